@@ -1,0 +1,1 @@
+"""From text to batches: sources, tokenizer, packing, objectives."""

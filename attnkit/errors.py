@@ -1,0 +1,19 @@
+"""The one exception for a user's mistake, and the words that name the nearest remedy."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UsageError(ValueError):
+    """A mistake in what the user gave. Its text is one line that names the place and the remedy.
+
+    The command line prints that line and exits with code 2; Python callers catch a `ValueError`.
+    """
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str:
+    """Say which allowed names are nearest to a name that is not among them, the near misses first."""
+    allowed = sorted(allowed)
+    close = get_close_matches(name, allowed, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(repr(match) for match in close)}? " if close else ""
+    return f"{hint}(allowed: {', '.join(allowed)})"

@@ -1,0 +1,1 @@
+"""Where model, data and loop meet: the place to start reading."""

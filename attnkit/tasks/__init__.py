@@ -1,0 +1,1 @@
+"""Fine-tuning tasks: how a row becomes tensors, which head, which metrics."""

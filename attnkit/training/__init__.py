@@ -1,0 +1,1 @@
+"""The one loop, its checkpoints, optimizer, schedule and tracking."""
