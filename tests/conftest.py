@@ -2,7 +2,6 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
 
 import pytest
 
@@ -22,11 +21,10 @@ os.environ.update(
 
 
 @pytest.fixture(autouse=True)
-def seed() -> Iterator[None]:
+def seed() -> None:
     """The same random numbers in every test, whatever ran before it."""
     import torch
     import transformers
 
     torch.set_num_threads(1)
     transformers.set_seed(0)
-    yield
