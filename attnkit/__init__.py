@@ -1,0 +1,29 @@
+"""attnkit: transformers whose attention score is a part you can swap.
+
+Importing attnkit registers its models with the Auto classes of transformers.
+"""
+
+from attnkit.attention import PairwiseScorer, Scorer, normalizers, positions, scorers
+from attnkit.models import (
+    AttnKitConfig,
+    AttnKitForCausalLM,
+    AttnKitForMaskedLM,
+    AttnKitForSequenceClassification,
+    AttnKitModel,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AttnKitConfig",
+    "AttnKitForCausalLM",
+    "AttnKitForMaskedLM",
+    "AttnKitForSequenceClassification",
+    "AttnKitModel",
+    "PairwiseScorer",
+    "Scorer",
+    "__version__",
+    "normalizers",
+    "positions",
+    "scorers",
+]

@@ -1,0 +1,92 @@
+"""What a scorer is: two maps of single tokens and a pair function.
+
+Shapes: B batch, H query heads, G key-value heads (H is a multiple of G), Q queries, K keys, D head width, M mapped width.
+"""
+
+from abc import ABC
+
+import torch
+from torch import Tensor, nn
+
+from attnkit.errors import UsageError
+from attnkit.registry import Registry
+
+
+class Scorer(nn.Module, ABC):
+    """A score that is a dot product after a map of each query and each key alone.
+
+    score(q, k) = scale · ⟨map_query(q), map_key(k)⟩ + query_term(q)
+
+    Because the map of a key does not depend on the query, such a score runs on every attention backend and a cache may
+    hold mapped keys. The query term moves all scores of a query alike, so softmax cancels it.
+    """
+
+    scale: float = 1.0
+
+    def __init__(
+        self, *, num_heads: int, head_dim: int, max_positions: int, num_key_value_heads: int | None = None
+    ) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.num_key_value_heads = num_heads if num_key_value_heads is None else num_key_value_heads
+        self.head_dim = head_dim
+        self.max_positions = max_positions
+
+    def map_query(self, query: Tensor, positions: Tensor) -> Tensor:
+        """[B, H, Q, D] and positions [B, Q] -> [B, H, Q, M]."""
+        return query
+
+    def map_key(self, key: Tensor, positions: Tensor) -> Tensor:
+        """[B, G, K, D] and positions [B, K] -> [B, G, K, M]."""
+        return key
+
+    def query_term(self, query: Tensor) -> Tensor | None:
+        """[B, H, Q, D] -> [B, H, Q, 1], the part of the score that depends on the query only; None where it is zero."""
+        return None
+
+    def pair(self, mapped_query: Tensor, mapped_key: Tensor) -> Tensor:
+        """[B, H, Q, M] and [B, H, K, M] -> [B, H, Q, K]."""
+        return mapped_query @ mapped_key.transpose(-1, -2)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        query_positions: Tensor | None = None,
+        key_positions: Tensor | None = None,
+    ) -> Tensor:
+        """The definition: [B, H, Q, D] and [B, G, K, D] -> [B, H, Q, K]. Positions count from 0 where none are given."""
+        mapped_query = self.map_query(query, count_positions(query) if query_positions is None else query_positions)
+        mapped_key = self.map_key(key, count_positions(key) if key_positions is None else key_positions)
+        score = self.scale * self.pair(mapped_query, repeat_heads(mapped_key, mapped_query.shape[1]))
+        term = self.query_term(query)
+        return score if term is None else score + term
+
+    def reset_parameters(self) -> None:
+        """Set every parameter of the class to its initial value. A scorer with parameters must define it, because a
+        model is built without memory for its weights when it is loaded."""
+        if next(self.parameters(recurse=False), None) is not None:
+            raise UsageError(
+                f"{type(self).__qualname__} has parameters but no reset_parameters(): define it, with the functions of "
+                "transformers.initialization, and call it at the end of __init__"
+            )
+
+
+class PairwiseScorer(Scorer, ABC):
+    """A score that is no dot product of maps. A class of this kind defines `pair`.
+
+    Only the backends `eager` and `pairwise` can compute it.
+    """
+
+
+scorers: Registry[Scorer] = Registry("scorer")
+
+
+def count_positions(states: Tensor) -> Tensor:
+    """[..., N, D] -> positions 0 … N-1, [1, N]."""
+    return torch.arange(states.shape[-2], device=states.device)[None]
+
+
+def repeat_heads(states: Tensor, num_heads: int) -> Tensor:
+    """[B, G, K, M] -> [B, H, K, M]: each key-value head once for each of its query heads."""
+    return states if states.shape[1] == num_heads else states.repeat_interleave(num_heads // states.shape[1], dim=1)
