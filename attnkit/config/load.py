@@ -1,0 +1,160 @@
+"""From files and flags to a run: every key and every value is checked, and all that is wrong is said at once."""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+from huggingface_hub.errors import StrictDataclassError
+
+from attnkit.config import flags, strict_yaml
+from attnkit.config.imports import absolute, import_part
+from attnkit.config.runs import ModelConfig, keys_of, sections_of
+from attnkit.config.values import Checker, allows
+from attnkit.errors import UsageError, nearest
+from attnkit.models.configuration_attnkit import AttnKitConfig
+
+Run = TypeVar("Run")
+
+COMMAND_LINE = "command line"
+
+
+def load(run_class: type[Run], arguments: Sequence[str]) -> Run:
+    """A run from `--config FILE` (later files win) and `--section.key value` (flags win over files).
+
+    Raises one `UsageError` with a line for each problem: a file that cannot be read, an unknown or misspelt key, a
+    value of the wrong type, an import that fails, settings that their section or `AttnKitConfig` refuses.
+    """
+    files, pairs = flags.split(run_class, arguments)
+    reading = Reading(run_class)
+    for path in files:
+        with reading.problem():
+            mapping, lines = strict_yaml.read(path)
+            reading.take_mapping(mapping, path, lines=lines)
+    for name, text in pairs:
+        reading.take_flag(name, text)
+    run = reading.build()
+    if reading.problems:
+        raise UsageError("\n".join(reading.problems))
+    return run
+
+
+class Reading:
+    """The values given so far by key, where each was given, and what is wrong."""
+
+    def __init__(self, run_class: type) -> None:
+        self.run_class = run_class
+        self.keys = keys_of(run_class)
+        self.sections = sections_of(run_class)
+        self.check = Checker(run_class)
+        self.values: dict[str, Any] = {}
+        self.places: dict[str, str] = {}
+        self.problems: list[str] = []
+        self.broken: set[str] = set()
+
+    @contextmanager
+    def problem(self, name: str = "", *, place: str = "") -> Iterator[None]:
+        """Note a `UsageError` about a key with its place, and go on."""
+        try:
+            yield
+        except UsageError as error:
+            self.problems += [f"{place}: {line}" if place else line for line in str(error).splitlines()]
+            self.broken.add(name.partition(".")[0])
+
+    def take(self, name: str, value: Any, *, place: str) -> None:
+        self.values[name] = value
+        self.places[name] = place
+
+    def take_mapping(self, mapping: dict, path: Path, *, lines: dict[str, int], prefix: str = "") -> None:
+        for key, value in mapping.items():
+            name = f"{prefix}{key}"
+            place = f"{path}:{lines[name]}" if name in lines else str(path)
+            with self.problem(name, place=place):
+                if name in self.keys:
+                    checked = self.check.value(name, value)
+                    if name == "imports":
+                        checked = [absolute(entry, path.parent) for entry in checked]
+                    self.take(name, checked, place=place)
+                elif name not in self.sections:
+                    raise self.unknown(name)
+                elif isinstance(value, dict):
+                    self.take_mapping(value, path, lines=lines, prefix=f"{name}.")
+                elif value is not None:
+                    raise UsageError(f"{name}: expected its keys, got {value!r}")
+
+    def take_flag(self, name: str, text: str) -> None:
+        parent, _, leaf = name.rpartition(".")
+        with self.problem(name, place=COMMAND_LINE):
+            if name in self.keys:
+                checked = self.check.text(name, text)
+            elif name.removesuffix("+") in self.keys and allows(self.keys[name.removesuffix("+")].hint, list):
+                name = name.removesuffix("+")
+                checked = [*(self.values.get(name) or []), *self.check.text(name, text)]
+            elif parent in self.keys and allows(self.keys[parent].hint, dict):
+                name = parent
+                checked = {**(self.values.get(parent) or {}), leaf: strict_yaml.parse(text)}
+            elif name in self.sections:
+                raise UsageError(f"--{name} is a section: give its keys, --{name}.key value")
+            else:
+                raise self.unknown(name)
+            if name == "imports":
+                checked = [absolute(entry, Path()) for entry in checked]
+            self.take(name, checked, place=COMMAND_LINE)
+
+    def unknown(self, name: str) -> UsageError:
+        section, _, leaf = name.rpartition(".")
+        if section and section not in self.sections:
+            return UsageError(f"unknown section {section!r}: {nearest(section, self.sections)}")
+        elsewhere = [key for key in self.keys if key.rpartition(".")[2] == leaf]
+        if elsewhere:
+            return UsageError(f"unknown key {name!r}: did you mean {' or '.join(map(repr, elsewhere))}?")
+        beside = [key.rpartition(".")[2] for key in self.keys if key.rpartition(".")[0] == section]
+        return UsageError(f"unknown key {name!r}: {nearest(leaf, beside + ([] if section else list(self.sections)))}")
+
+    def build(self) -> Any:
+        """The run, if nothing is wrong; a section whose values are right may still refuse them together."""
+        for entry in self.values.get("imports", []):
+            with self.problem("imports", place=self.places["imports"]):
+                import_part(entry)
+        parts = {name: value for name, value in self.values.items() if "." not in name}
+        for section in [name for name in self.sections if name not in self.broken]:
+            try:
+                parts[section] = self.build_section(section)
+            except ValueError as error:
+                self.problems.append(self.locate(section, str(error)))
+        return self.run_class(**parts) if not self.problems else None
+
+    def build_section(self, section: str) -> Any:
+        prefix = f"{section}."
+        given = {name.removeprefix(prefix): value for name, value in self.values.items() if name.startswith(prefix)}
+        settings = self.sections[section](**given)
+        # Without its imports a model would seem to name parts that do not exist.
+        if isinstance(settings, ModelConfig) and "imports" not in self.broken:
+            check_model(settings)
+        return settings
+
+    def locate(self, section: str, message: str) -> str:
+        """A message that names a field of a section, with the place where that field was given."""
+        words = re.findall(r"\w+", message)
+        named = [f"{section}.{word}" for word in words if f"{section}.{word}" in self.keys]
+        for name in named:
+            if name in self.places:
+                return f"{self.places[name]}: {name}: {message}"
+        return f"{named[0] if named else section}: {message}"
+
+
+def given_fields(model: ModelConfig) -> dict[str, Any]:
+    """The fields of `AttnKitConfig` that the `model` section sets."""
+    return {name: value for name, value in asdict(model).items() if name != "path" and value is not None}
+
+
+def check_model(model: ModelConfig) -> None:
+    """Raise `UsageError` naming the field if `AttnKitConfig` refuses the `model` section."""
+    if model.path is not None:
+        return
+    try:
+        AttnKitConfig(**given_fields(model))
+    except StrictDataclassError as error:
+        raise UsageError(str(error.__cause__ or error)) from error
