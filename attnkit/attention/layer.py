@@ -23,7 +23,8 @@ class Attention(nn.Module):
 
     For self attention `forward(states)`, for cross attention `forward(states, source)`. `scorer` and `normalizer` are
     names of the registries, `scorer_options` the scorer's own arguments. Grouped heads (Ainslie 2023) share each key
-    and value among num_heads / num_key_value_heads queries.
+    and value among num_heads / num_key_value_heads queries. `bias` is that of the query, key and value projections,
+    `output_bias` that of the last one (None: as `bias`).
 
     Raises `UsageError` for an unknown name and `ValueError` for head counts that do not divide.
     """
@@ -40,6 +41,7 @@ class Attention(nn.Module):
         scorer_options: dict[str, Any] | None = None,
         normalizer: str = "softmax",
         bias: bool = True,
+        output_bias: bool | None = None,
         causal: bool = False,
         dropout: float = 0.0,
         layer_idx: int = 0,
@@ -58,7 +60,9 @@ class Attention(nn.Module):
         self.q_proj = nn.Linear(hidden_size, num_heads * self.head_dim, bias=bias)
         self.k_proj = nn.Linear(hidden_size, num_key_value_heads * self.head_dim, bias=bias)
         self.v_proj = nn.Linear(hidden_size, num_key_value_heads * self.head_dim, bias=bias)
-        self.o_proj = nn.Linear(num_heads * self.head_dim, hidden_size, bias=bias)
+        self.o_proj = nn.Linear(
+            num_heads * self.head_dim, hidden_size, bias=bias if output_bias is None else output_bias
+        )
         self.scorer = scorers[scorer](
             num_heads=num_heads,
             num_key_value_heads=num_key_value_heads,

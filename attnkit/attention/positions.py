@@ -1,7 +1,7 @@
 """Where order enters: added to the token embeddings, or as a rotation of queries and keys."""
 
-import math
 from abc import ABC
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -44,15 +44,20 @@ class NoPosition(Position):
 
 @positions.register("learned")
 class Learned(Position):
-    """One learned vector per position (Gehring 2017): embed(i) = P_i, P [max_positions, hidden_size]."""
+    """One learned vector per position (Gehring 2017): embed(i) = P_(i + offset).
 
-    def __init__(self, **shape: int) -> None:
+    P is [max_positions + offset, hidden_size].
+    RoBERTa (Liu 2019) has offset 2: with padding at position -1, row 1 is that of padding.
+    """
+
+    def __init__(self, *, offset: int = 0, **shape: int) -> None:
         super().__init__(**shape)
+        self.offset = offset
         self.max_trained = self.max_positions
-        self.embedding = nn.Embedding(self.max_positions, self.hidden_size)
+        self.embedding = nn.Embedding(self.max_positions + offset, self.hidden_size)
 
     def embed(self, positions: Tensor) -> Tensor:
-        return self.embedding(positions)
+        return self.embedding((positions + self.offset).clamp(min=0))
 
 
 @positions.register("sinusoidal")
@@ -60,12 +65,21 @@ class Sinusoidal(Position):
     """Waves of geometric wavelengths (Vaswani 2017, section 3.5).
 
     embed(i)[2j] = sin(i / 10000^(2j/d)),  embed(i)[2j+1] = cos(i / 10000^(2j/d)),  d = hidden_size
+
+    `layout` "halves" has all sines before all cosines, as tensor2tensor and Marian do.
     """
 
+    def __init__(self, *, layout: Literal["interleaved", "halves"] = "interleaved", **shape: int) -> None:
+        super().__init__(**shape)
+        self.layout = layout
+
     def embed(self, positions: Tensor) -> Tensor:
-        even = torch.arange(0, self.hidden_size, 2, device=positions.device, dtype=torch.float32)
-        angle = positions[..., None].float() * torch.exp(-math.log(10000.0) / self.hidden_size * even)
-        return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)[..., : self.hidden_size]
+        # The angle of a late position has too few digits left in fp32.
+        even = torch.arange(0, self.hidden_size, 2, device=positions.device, dtype=torch.float64)
+        angle = positions[..., None].double() / 10000.0 ** (even / self.hidden_size)
+        if self.layout == "halves":
+            return torch.cat([angle.sin(), angle.cos()[..., : self.hidden_size // 2]], dim=-1).float()
+        return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)[..., : self.hidden_size].float()
 
 
 @positions.register("rope")
@@ -87,7 +101,7 @@ class Rope(Position):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         even = torch.arange(0, self.head_dim, 2, dtype=torch.float32)
-        init.copy_(self.frequency, self.base ** (-even / self.head_dim))
+        init.copy_(self.frequency, 1 / self.base ** (even / self.head_dim))
 
     def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         angle = positions[:, None, :, None].float() * self.frequency.float()
