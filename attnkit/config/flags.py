@@ -1,10 +1,9 @@
-"""What stands on the command line: `--config FILE`, `--section.key value`, and the help that lists the keys."""
+"""What stands on the command line of a run: `--config FILE`, and `--section.key value`."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from attnkit.config.runs import keys_of
-from attnkit.config.values import parser_of
 from attnkit.errors import UsageError
 
 SHORTHANDS = {"resume": "training.resume", "overwrite": "training.overwrite"}
@@ -28,7 +27,7 @@ def split(run_class: type, arguments: Sequence[str]) -> tuple[list[Path], list[t
         if not has_value:
             if waiting and not waiting[0].startswith("--"):
                 text = waiting.pop(0)
-            elif name in keys and keys[name].hint is bool:
+            elif keys.get(name) is bool:
                 text = "true"
             else:
                 raise UsageError(f"command line: {flag} needs a value: write {flag} value")
@@ -37,8 +36,3 @@ def split(run_class: type, arguments: Sequence[str]) -> tuple[list[Path], list[t
         else:
             pairs.append((name, text))
     return files, pairs
-
-
-def help_text(run_class: type, usage: str) -> str:
-    """Every key of a run under its section, with its meaning, type and default."""
-    return parser_of(run_class, usage).format_help()

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from huggingface_hub.errors import StrictDataclassError
 
@@ -19,6 +19,7 @@ from attnkit.models.configuration_attnkit import AttnKitConfig
 Run = TypeVar("Run")
 
 COMMAND_LINE = "command line"
+FROM_TOKENIZER = ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")
 
 
 def load(run_class: type[Run], arguments: Sequence[str]) -> Run:
@@ -89,10 +90,10 @@ class Reading:
         with self.problem(name, place=COMMAND_LINE):
             if name in self.keys:
                 checked = self.check.text(name, text)
-            elif name.removesuffix("+") in self.keys and allows(self.keys[name.removesuffix("+")].hint, list):
+            elif name.removesuffix("+") in self.keys and allows(self.keys[name.removesuffix("+")], list):
                 name = name.removesuffix("+")
                 checked = [*(self.values.get(name) or []), *self.check.text(name, text)]
-            elif parent in self.keys and allows(self.keys[parent].hint, dict):
+            elif parent in self.keys and allows(self.keys[parent], dict):
                 name = parent
                 checked = {**(self.values.get(parent) or {}), leaf: strict_yaml.parse(text)}
             elif name in self.sections:
@@ -123,38 +124,48 @@ class Reading:
             try:
                 parts[section] = self.build_section(section)
             except ValueError as error:
-                self.problems.append(self.locate(section, str(error)))
+                self.problems += [self.locate(section, line) for line in str(error).splitlines()]
         return self.run_class(**parts) if not self.problems else None
 
     def build_section(self, section: str) -> Any:
         prefix = f"{section}."
         given = {name.removeprefix(prefix): value for name, value in self.values.items() if name.startswith(prefix)}
         settings = self.sections[section](**given)
+        if isinstance(settings, Checked) and (problems := settings.problems()):
+            raise UsageError("\n".join(problems))
         # Without its imports a model would seem to name parts that do not exist.
-        if isinstance(settings, ModelConfig) and "imports" not in self.broken:
-            check_model(settings)
-        return settings
+        return explicit(settings) if isinstance(settings, ModelConfig) and "imports" not in self.broken else settings
 
     def locate(self, section: str, message: str) -> str:
-        """A message that names a field of a section, with the place where that field was given."""
-        words = re.findall(r"\w+", message)
-        named = [f"{section}.{word}" for word in words if f"{section}.{word}" in self.keys]
-        for name in named:
-            if name in self.places:
-                return f"{self.places[name]}: {name}: {message}"
-        return f"{named[0] if named else section}: {message}"
+        """A message about a section that names one of its keys, or fields, with the place where that was given."""
+        words = re.findall(r"[\w.]+", message)
+        names = [name for word in words for name in (word.rstrip("."), f"{section}.{word}") if name in self.keys]
+        name = next((name for name in names if name in self.places), names[0] if names else section)
+        place = f"{self.places[name]}: " if name in self.places else ""
+        return place + (message if message.startswith(f"{name}:") else f"{name}: {message}")
 
 
-def given_fields(model: ModelConfig) -> dict[str, Any]:
-    """The fields of `AttnKitConfig` that the `model` section sets."""
-    return {name: value for name, value in asdict(model).items() if name != "path" and value is not None}
+@runtime_checkable
+class Checked(Protocol):
+    """A section that knows what is wrong with its values taken together."""
+
+    def problems(self) -> list[str]:
+        """A line for each."""
 
 
-def check_model(model: ModelConfig) -> None:
-    """Raise `UsageError` naming the field if `AttnKitConfig` refuses the `model` section."""
+def explicit(model: ModelConfig) -> ModelConfig:
+    """A `model` section that leaves to defaults only what a saved model or the tokenizer will say.
+
+    Raises `UsageError` naming the field if `AttnKitConfig` refuses the section.
+    """
     if model.path is not None:
-        return
+        return model
+    values = asdict(model)
     try:
-        AttnKitConfig(**given_fields(model))
+        config = AttnKitConfig(
+            **{name: value for name, value in values.items() if name != "path" and value is not None}
+        )
     except StrictDataclassError as error:
         raise UsageError(str(error.__cause__ or error)) from error
+    unset = [name for name, value in values.items() if value is None and name not in ("path", *FROM_TOKENIZER)]
+    return replace(model, **{name: vars(config)[name] for name in unset})

@@ -64,7 +64,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
         if node is None:
             raise UsageError(f"{path}: the file is empty: write `section:` and its keys, or leave it out")
         if not isinstance(node, yaml.MappingNode):
-            raise UsageError(f"{path}:{node.start_mark.line + 1}: expected `section:` and its keys, not a {node.id}")
+            raise UsageError(f"{path}:{node.start_mark.line + 1}: expected `section:` and its keys")
         twice = _number_lines(node, "", lines)
         if twice:
             raise UsageError("\n".join(f"{path}:{line}: {key} is given twice: keep one of them" for key, line in twice))

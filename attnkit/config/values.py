@@ -8,32 +8,21 @@ import yaml
 from jsonargparse import ArgumentError, ArgumentParser, set_loader
 
 from attnkit.config import strict_yaml
-from attnkit.config.runs import keys_of, sections_of
+from attnkit.config.runs import keys_of
 from attnkit.errors import UsageError, nearest
 
 MODE = "attnkit"
 set_loader(MODE, strict_yaml.parse, exceptions=(yaml.YAMLError,))
 
 
-def parser_of(run_class: type, usage: str | None = None) -> ArgumentParser:
-    """A parser that knows the type, the default and the meaning of every key of a run, section by section."""
-    parser = ArgumentParser(usage=usage, exit_on_error=False, parser_mode=MODE, default_env=False, add_help=False)
-    groups = {
-        name: parser.add_argument_group(name, section.__doc__) for name, section in sections_of(run_class).items()
-    }
-    groups[""] = parser.add_argument_group("run", run_class.__doc__)
-    for name, key in keys_of(run_class).items():
-        section = name.rpartition(".")[0]
-        groups[section].add_argument(f"--{name}", type=key.hint, default=key.default, help=key.doc or " ")
-    return parser
-
-
 class Checker:
     """Checks single values of a run, so that one wrong value does not hide the next."""
 
     def __init__(self, run_class: type) -> None:
-        self.parser = parser_of(run_class)
-        self.hints = {name: key.hint for name, key in keys_of(run_class).items()}
+        self.hints = keys_of(run_class)
+        self.parser = ArgumentParser(exit_on_error=False, parser_mode=MODE, default_env=False, add_help=False)
+        for name, hint in self.hints.items():
+            self.parser.add_argument(f"--{name}", type=hint)
 
     def value(self, name: str, value: Any) -> Any:
         """A value from a file in the type of its key; raises `UsageError` that says what was expected."""

@@ -1,0 +1,27 @@
+"""The help of a verb: every key of its run under its section, with type, default and meaning."""
+
+import textwrap
+
+from attnkit.config.source import Settings, read_settings
+
+WIDTH = 110
+
+
+def help_text(module: str, name: str, *, usage: str) -> str:
+    """The help of the run class `name` of a module of attnkit."""
+    run = read_settings(module, name)
+    own = Settings(doc="", fields=run.fields)
+    parts = [f"usage: {usage}", run.doc]
+    parts += [section_text(settings, section) for section, settings in {**run.sections, "": own}.items()]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def section_text(settings: Settings, section: str) -> str:
+    """The keys of one section."""
+    lines = [f"{section}: {' '.join(settings.doc.split(chr(10) * 2)[0].split())}"] if section else []
+    for name, setting in settings.fields.items():
+        key = f"{section}.{name}" if section else name
+        default = f" = {setting.default}" if setting.default else ""
+        lines.append(f"  --{key}  ({setting.hint}{default})")
+        lines += textwrap.wrap(setting.doc, width=WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    return "\n".join(lines)
