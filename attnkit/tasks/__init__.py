@@ -10,8 +10,9 @@ from types import ModuleType
 
 from attnkit.registry import C
 from attnkit.tasks.base import Task, TaskConfig, tasks
+from attnkit.tasks.classification import Classification
 
-__all__ = ["Task", "TaskConfig", "tasks"]
+__all__ = ["Classification", "Task", "TaskConfig", "tasks"]
 
 
 class RegistryPackage(ModuleType):

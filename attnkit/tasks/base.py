@@ -57,16 +57,16 @@ class Task(ABC):
         """Rows -> batch, padded to its longest row; labels that count for nothing are -100."""
 
     @abstractmethod
-    def decide(self, logits: Tensor) -> Tensor:
-        """What the head says of a batch, [B, ...] -> what is predicted, [B, ...]."""
+    def outcomes(self, batch: dict[str, Any], output: Any) -> list[Any]:
+        """What the head says of a batch, and what is true: one item per row, plain numbers that `score` reads."""
 
     @abstractmethod
-    def figures(self, predictions: list[Any]) -> dict[str, float]:
-        """How good the predictions for the held-out examples are, one prediction per example and in their order."""
+    def score(self, outcomes: list[Any]) -> dict[str, float]:
+        """The metrics, by name, of the outcomes of all held-out rows in their order."""
 
     @abstractmethod
-    def baseline(self) -> list[Any]:
-        """Predictions for the held-out examples from one who reads none of them."""
+    def baseline(self) -> dict[str, float]:
+        """The metrics, by name, of a guess that reads no text."""
 
 
 tasks: Registry[Task] = Registry("task")
