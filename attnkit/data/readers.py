@@ -1,0 +1,239 @@
+"""Files of text: one class per file type turns a file into rows, and every fault into one line that says where."""
+
+import csv
+import gzip
+import io
+import json
+import re
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, cast, final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from attnkit.data.hub import first_line
+from attnkit.errors import UsageError
+from attnkit.registry import Registry
+
+DocumentUnit = Literal["paragraph", "line", "file"]
+Row = tuple[str, dict[str, Any]]  # the place of a row, e.g. `notes.csv:3`, and its values by column
+
+UTF8_MARK = b"\xef\xbb\xbf"
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+# A return that ends a line by itself, as old Macintosh files have it.
+LONE_RETURN = re.compile(r"(?<=\r)(?!\n)")
+
+
+class DataFile(ABC):
+    """One file of rows, plain or compressed with gzip.
+
+    Text is UTF-8, with or without a byte order mark; lines end with LF, CRLF or CR and with nothing else: NEL (U+0085)
+    and the line separator (U+2028) are characters like others. What a file holds stays text: nothing is read as a
+    number, a date or a missing value.
+    """
+
+    def __init__(self, path: Path, *, documents: DocumentUnit) -> None:
+        self.path = path
+        self.documents = documents
+        self.columns: list[str] = []
+        """Names of its columns, complete once the rows have been read; empty for a file that has none."""
+
+    @final
+    def rows(self, columns: Mapping[str, str]) -> Iterator[Row]:
+        """The rows with the wanted `columns`; each column is given with the setting that names it, for the errors.
+
+        Raises `UsageError` for a file that cannot be opened, is empty, damaged or not UTF-8, and for a row that lacks a
+        wanted column.
+        """
+        empty = True
+        try:
+            if self.path.stat().st_size == 0:
+                raise UsageError(f"{self.path}: is empty; remove it, or give another file")
+            with open_bytes(self.path) as stream:
+                for row in self.read(stream, columns):
+                    empty = False
+                    yield row
+        except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+            raise UsageError(f"{self.path}: is no complete gzip file ({error}); compress it again") from error
+        except OSError as error:
+            raise UsageError(f"{self.path}: cannot be read ({error.strerror or error})") from error
+        if empty:
+            raise UsageError(f"{self.path}: holds no rows of text; remove it, or give another file")
+
+    @abstractmethod
+    def read(self, stream: BinaryIO, columns: Mapping[str, str]) -> Iterator[Row]:
+        """The rows of an open file."""
+
+    def lines(self, stream: BinaryIO) -> Iterator[tuple[int, str]]:
+        """Number and text of each line, its end included; a line ends with LF here, whatever the file's type."""
+        offset = 0
+        for number, line in enumerate(stream, start=1):
+            if number == 1 and line.startswith(UTF8_MARK):
+                offset, line = len(UTF8_MARK), line.removeprefix(UTF8_MARK)
+            try:
+                text = line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                guess = "UTF-16" if number == 1 and line.startswith(UTF16_MARKS) else "ISO-8859-1"
+                raise UsageError(
+                    f"{self.path}:{number}: is not UTF-8 at byte offset {offset + error.start} "
+                    f"(0x{line[error.start]:02x}); convert it, e.g. with iconv -f {guess} -t UTF-8"
+                ) from error
+            offset += len(line)
+            yield number, text
+
+    def check_columns(self, present: Sequence[str], wanted: Mapping[str, str], *, place: str) -> None:
+        """Refuse a file or row that lacks a wanted column, or has it twice."""
+        for column, setting in wanted.items():
+            if column not in present:
+                known = ", ".join(repr(name) for name in present) or "none"
+                raise UsageError(f"{place}: has no column {column!r} (columns: {known}); name it with {setting}")
+            if present.count(column) > 1:
+                raise UsageError(f"{place}: has {present.count(column)} columns named {column!r}; rename all but one")
+
+
+readers: Registry[DataFile] = Registry("file type")
+
+
+@final
+@readers.register("txt")
+class TextFile(DataFile):
+    """Plain text. `data.documents` says what one document is.
+
+    `paragraph`: lines up to the next blank line; `line`: one line; `file`: the whole file. Line ends become LF.
+    """
+
+    def read(self, stream: BinaryIO, columns: Mapping[str, str]) -> Iterator[Row]:
+        (column, *others) = columns
+        if others:
+            raise UsageError(
+                f"{self.path}: plain text has no columns, so none named {others[0]!r}; give csv, jsonl or parquet"
+            )
+        for number, text in self.units(stream):
+            yield f"{self.path}:{number}", {column: text}
+
+    def units(self, stream: BinaryIO) -> Iterator[tuple[int, str]]:
+        """Each document, without blank lines around it, and the number of its first line."""
+        lines = self.lines_of_any_end(stream)
+        if self.documents == "line":
+            yield from ((number, line) for number, line in lines if line.strip())
+        elif self.documents == "paragraph":
+            for blank, group in groupby(lines, key=lambda numbered: not numbered[1].strip()):
+                numbers, texts = zip(*group, strict=True)
+                if not blank:
+                    yield numbers[0], "\n".join(texts)
+        else:
+            text = "\n".join(line for _, line in lines).strip("\n")
+            if text.strip():
+                yield 1, text
+
+    def lines_of_any_end(self, stream: BinaryIO) -> Iterator[tuple[int, str]]:
+        """Number and text of each line, without its end."""
+        for number, line in self.lines(stream):
+            for piece in line.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n"):
+                yield number, piece
+
+
+@final
+@readers.register("jsonl")
+@readers.register("json")
+class JsonLinesFile(DataFile):
+    """One JSON object per line (https://jsonlines.org); blank lines are passed over."""
+
+    def read(self, stream: BinaryIO, columns: Mapping[str, str]) -> Iterator[Row]:
+        met: dict[str, None] = {}
+        for number, line in self.lines(stream):
+            if not line.strip():
+                continue
+            place = f"{self.path}:{number}"
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise UsageError(f"{place}: is no JSON ({error}); each line has to be one JSON object") from error
+            if not isinstance(row, dict):
+                raise UsageError(f'{place}: is no JSON object; each line has to look like {{"text": "..."}}')
+            self.check_columns(list(row), columns, place=place)
+            met.update(dict.fromkeys(row))
+            yield place, {column: row[column] for column in columns}
+        self.columns = list(met)
+
+
+@final
+@readers.register("csv")
+class CsvFile(DataFile):
+    """Comma-separated values (RFC 4180) under a header line; every cell is text, `NA`, `null` and `007` included."""
+
+    def read(self, stream: BinaryIO, columns: Mapping[str, str]) -> Iterator[Row]:
+        # The default limit of 131,072 characters per cell is too low for documents; this is the highest everywhere.
+        csv.field_size_limit(2**31 - 1)
+        # Python's parser rather than Arrow's: it knows the line of a fault, and a cell may be longer than a block.
+        parser = csv.reader(self.lines_of_any_end(stream), strict=True)
+        header: list[str] | None = None
+        while True:
+            place = f"{self.path}:{parser.line_num + 1}"
+            try:
+                cells = next(parser, None)
+            except csv.Error as error:
+                raise UsageError(f"{place}: is no CSV ({error}); quote texts, and double the quotes in them") from error
+            if cells is None:
+                return
+            if not cells:  # a blank line
+                continue
+            if header is None:
+                header = self.columns = cells
+                self.check_columns(header, columns, place=str(self.path))
+                continue
+            if len(cells) != len(header):
+                raise UsageError(
+                    f"{place}: has {len(cells)} cells where the header has {len(header)}; quote texts that hold commas"
+                )
+            yield place, {column: cells[header.index(column)] for column in columns}
+
+    def lines_of_any_end(self, stream: BinaryIO) -> Iterator[str]:
+        """The text of each line with its end; the parser joins again what a quoted cell holds together."""
+        for _, line in self.lines(stream):
+            yield from (piece for piece in LONE_RETURN.split(line) if piece)
+
+
+@final
+@readers.register("parquet")
+class ParquetFile(DataFile):
+    """Apache Parquet; only the wanted columns are read."""
+
+    def read(self, stream: BinaryIO, columns: Mapping[str, str]) -> Iterator[Row]:
+        # Parquet is read from its end, which a gzip stream cannot do.
+        seekable = io.BytesIO(stream.read()) if isinstance(stream, gzip.GzipFile) else stream
+        try:
+            table = pq.ParquetFile(seekable)
+            self.columns = list(table.schema_arrow.names)
+            self.check_columns(self.columns, columns, place=str(self.path))
+            batches = table.iter_batches(batch_size=1024, columns=list(columns))
+            for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), start=1):
+                yield f"{self.path}, row {number}", row
+        except pa.ArrowException as error:
+            raise UsageError(
+                f"{self.path}: is no complete Parquet file ({first_line(error)}); write it again"
+            ) from error
+
+
+def open_bytes(path: Path) -> BinaryIO:
+    """Open a file for reading, through gzip if its name ends with .gz."""
+    return cast(BinaryIO, gzip.open(path)) if path.suffix.lower() == ".gz" else path.open("rb")
+
+
+def file_type(path: Path) -> str | None:
+    """The name in `readers` for a file, from its suffix before .gz; None if no reader has it."""
+    suffix = Path(path.name.lower().removesuffix(".gz")).suffix.removeprefix(".")
+    return suffix if suffix in readers else None
+
+
+def open_file(path: Path, *, documents: DocumentUnit) -> DataFile:
+    """The reader of a file. Raises `UsageError` for a file type that is not read."""
+    kind = file_type(path)
+    if kind is None:
+        known = ", ".join(f".{name}" for name in sorted(readers))
+        raise UsageError(f"{path}: is of no type that is read here; supported are {known}, each also with .gz")
+    return readers[kind](path, documents=documents)
