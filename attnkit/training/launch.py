@@ -1,0 +1,95 @@
+"""Processes: the Accelerator of a run, the check that all of them are there, and what they say to each other."""
+
+import os
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import (
+    DistributedDataParallelKwargs,
+    GradientAccumulationPlugin,
+    InitProcessGroupKwargs,
+    broadcast_object_list,
+    reduce,
+)
+
+from attnkit.errors import UsageError
+
+T = TypeVar("T")
+
+SPELLING = "ACCELERATE_USE_CPU=true accelerate launch --config_file configs/accelerate/two_processes_cpu.yaml SCRIPT"
+
+
+def make_accelerator(
+    *, num_processes: int | None = None, trackers: Sequence[str] = (), output_dir: str | Path | None = None
+) -> Accelerator:
+    """Join the processes of this launch and return their Accelerator.
+
+    `num_processes` is `training.num_processes`, `trackers` and `output_dir` say which Accelerate trackers will log and
+    where. Raises `UsageError` if the run has fewer or more processes than it was asked for.
+    """
+    accelerator = Accelerator(
+        # Without this, processes on a machine without GPU each believe to be alone, unless ACCELERATE_USE_CPU is set.
+        cpu=not torch.accelerator.is_available(),
+        # A plugin, because the environment of `accelerate launch` overrides the plain argument.
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
+        log_with=list(trackers) or None,
+        project_dir=None if output_dir is None else str(output_dir),
+        kwargs_handlers=[
+            DistributedDataParallelKwargs(gradient_as_bucket_view=True),
+            InitProcessGroupKwargs(timeout=timedelta(hours=1)),  # others wait while the main process prepares data
+        ],
+    )
+    check_num_processes(accelerator, num_processes)
+    return accelerator
+
+
+def check_num_processes(accelerator: Accelerator, num_processes: int | None = None) -> None:
+    """Raise `UsageError` unless the run has the processes that `training.num_processes` or the launcher asks for.
+
+    `accelerate launch --cpu --num_processes 2` starts a single process and says nothing, and processes that do not find
+    each other would each train alone and write the same files.
+    """
+    started = accelerator.num_processes
+    world_size = int(os.environ.get("WORLD_SIZE", started))
+    # What `accelerate launch` leaves behind when it was asked for several processes and started one.
+    only_one = "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ and started == 1
+    if num_processes is not None and num_processes != started:
+        asked = f"training.num_processes is {num_processes}"
+    elif world_size != started:
+        asked = f"the launcher was asked for {world_size}"
+    elif num_processes is None and "WORLD_SIZE" not in os.environ and only_one:
+        asked = "the launcher was asked for more (set training.num_processes to 1 if one is right)"
+    else:
+        return
+    raise UsageError(f"this run has {started} process{'es' * (started > 1)} but {asked}; two on CPU: {SPELLING}")
+
+
+def sum_over_processes(accelerator: Accelerator, values: Sequence[float]) -> list[float]:
+    """Add up each value over all processes, in double precision."""
+    if accelerator.num_processes == 1:
+        return list(values)
+    total = reduce(torch.tensor(values, dtype=torch.float64, device=accelerator.device), reduction="sum")
+    return total.tolist()
+
+
+def on_main(accelerator: Accelerator, job: Callable[[], T]) -> T:
+    """Do a job on the main process and return its result on every process.
+
+    A `UsageError` of the job is raised on every process, so that none waits for one that has given up.
+    """
+    result, mistake = None, None
+    if accelerator.is_main_process:
+        try:
+            result = job()
+        except UsageError as error:
+            mistake = error
+    result, text = broadcast_object_list([result, None if mistake is None else str(mistake)])
+    if mistake is not None:
+        raise mistake
+    if text is not None:
+        raise UsageError(text)
+    return result

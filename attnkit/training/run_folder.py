@@ -1,0 +1,78 @@
+"""The output folder of a run: who may write into it, and what a disk error says."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from attnkit.errors import UsageError
+
+CHECKPOINTS = "checkpoints"
+LOG = "log.jsonl"
+RUN_MARKS = (CHECKPOINTS, LOG)  # a folder with one of these holds a run
+RUN_FILES = (*RUN_MARKS, "config.yaml", "loss.png", "summary.json", "model", "tokenizer")  # what an overwrite deletes
+
+
+def holds_run(output_dir: str | Path) -> bool:
+    """Whether a run has begun in this folder."""
+    return any((Path(output_dir) / mark).exists() for mark in RUN_MARKS)
+
+
+def check_output_folder(output_dir: str | Path, *, resume: bool, overwrite: bool) -> None:
+    """Raise `UsageError` if a run cannot or must not write into this folder; change nothing.
+
+    Refused are a folder that holds a run, unless it is to be resumed or overwritten; a path that is a file; and a place
+    that cannot be written. Meant for the time before anything costly is done.
+    """
+    folder = Path(output_dir)
+    if resume and overwrite:
+        raise UsageError("training.resume and training.overwrite exclude each other: set one of them to false")
+    if holds_run(folder) and not (resume or overwrite):
+        raise UsageError(
+            f"training.output_dir: {folder} already holds a run; go on with it by --training.resume true, delete it by "
+            "--training.overwrite true, or choose another folder"
+        )
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise UsageError(f"training.output_dir: {existing} is a file; choose a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UsageError(f"training.output_dir: {existing} is not writable; choose a folder that is")
+
+
+def open_output_folder(output_dir: str | Path, *, overwrite: bool) -> Path:
+    """Make the folder, without the run it holds when that is to be overwritten; on the main process only.
+
+    Files that no run wrote stay. Raises `UsageError` if the disk refuses.
+    """
+    folder = Path(output_dir)
+    with writing(folder):
+        if overwrite and holds_run(folder):
+            for name in RUN_FILES:
+                path = folder / name
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@contextmanager
+def writing(path: str | Path) -> Iterator[None]:
+    """Turn what a full, read-only or missing disk raises into a `UsageError` that names the path."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"cannot write {path}: {error}; free space or choose another training.output_dir") from error
+
+
+def sync_to_disk(path: Path) -> None:
+    """Return when a file's content, or a folder's list of names, has reached the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

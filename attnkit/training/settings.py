@@ -1,0 +1,112 @@
+"""The settings of `training`, free of heavy imports."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from attnkit.errors import nearest
+
+Schedule = Literal["cosine", "linear", "constant", "warmup_stable_decay"]
+
+
+@dataclass(kw_only=True)
+class TrainingConfig:
+    """How a model is trained, whatever it is trained for."""
+
+    output_dir: str = "runs/attnkit"
+    """Folder of the run: checkpoints, log, resolved config and the final model."""
+    max_steps: int = 1000
+    """Optimizer steps."""
+    per_device_batch_size: int = 16
+    """Rows per process and forward pass."""
+    gradient_accumulation_steps: int = 1
+    """Forward passes per optimizer step."""
+    learning_rate: float = 1e-3
+    """Peak learning rate."""
+    schedule: Schedule = "cosine"
+    """How the learning rate moves after the warm-up."""
+    warmup_steps: int = 100
+    """Optimizer steps of linear warm-up."""
+    decay_steps: int | None = None
+    """`warmup_stable_decay`: optimizer steps of the decay at the end; a fifth of `max_steps` without it."""
+    min_learning_rate: float = 0.0
+    """Learning rate at the end of the schedule."""
+    weight_decay: float = 0.1
+    """Decoupled weight decay of the matrices (Loshchilov 2019); biases, norms and vectors have none."""
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.95
+    adam_epsilon: float = 1e-8
+    max_grad_norm: float | None = 1.0
+    """Gradients are scaled down to this global norm; null for no clipping."""
+    eval_steps: int = 200
+    """Optimizer steps between evaluations."""
+    save_steps: int = 500
+    """Optimizer steps between checkpoints."""
+    keep_last: int = 2
+    """Checkpoints that are kept, besides the best one."""
+    log_steps: int = 10
+    """Optimizer steps between log lines."""
+    seed: int = 0
+    """Seed of weights, data order, masks and dropout."""
+    best_metric: str = "loss"
+    """The metric of an evaluation that decides which checkpoint is the best."""
+    best_mode: Literal["min", "max"] = "min"
+    """Whether the best value of `best_metric` is the lowest or the highest."""
+    patience: int | None = None
+    """Stop after so many evaluations in a row without a new best; null to go on to `max_steps`."""
+    num_processes: int | None = None
+    """Processes that this run was planned for; the run stops if it has another number."""
+    resume: bool = False
+    """Go on from the newest complete checkpoint in `output_dir`."""
+    overwrite: bool = False
+    """Delete the run that `output_dir` already holds."""
+
+    def problems(self) -> list[str]:
+        """What is wrong with these settings, a line for each."""
+        at_least_one = ["max_steps", "per_device_batch_size", "gradient_accumulation_steps"]
+        at_least_one += [
+            "eval_steps",
+            "save_steps",
+            "keep_last",
+            "log_steps",
+            "decay_steps",
+            "patience",
+            "num_processes",
+        ]
+        positive = ["learning_rate", "adam_epsilon", "max_grad_norm"]
+        not_negative = ["warmup_steps", "min_learning_rate", "weight_decay", "seed"]
+        rules: list[tuple[list[str], str, Callable[[float], bool]]] = [
+            (at_least_one, "must be 1 or more", lambda value: value >= 1),
+            (positive, "must be more than 0", lambda value: value > 0),
+            (not_negative, "must be 0 or more", lambda value: value >= 0),
+            (["adam_beta1", "adam_beta2"], "must be at least 0 and less than 1", lambda value: 0 <= value < 1),
+        ]
+        values = vars(self)
+        found = [
+            f"training.{name}: {values[name]} {rule}"
+            for names, rule, holds in rules
+            for name in names
+            if values[name] is not None and not holds(values[name])
+        ]
+        if self.schedule not in (schedules := get_args(Schedule)):
+            found.append(f"training.schedule: unknown schedule {self.schedule!r}: {nearest(self.schedule, schedules)}")
+        if self.best_mode not in ("min", "max"):
+            found.append(f"training.best_mode: {self.best_mode!r} must be 'min' or 'max'")
+        if self.min_learning_rate >= self.learning_rate > 0:
+            found.append(
+                f"training.min_learning_rate: {self.min_learning_rate} must be less than training.learning_rate: "
+                f"{self.learning_rate}"
+            )
+        if self.schedule == "warmup_stable_decay" and self.warmup_steps + self.num_decay_steps > self.max_steps:
+            found.append(
+                f"training.warmup_steps: {self.warmup_steps} and training.decay_steps: {self.num_decay_steps} are "
+                f"together more than training.max_steps: {self.max_steps}"
+            )
+        if self.resume and self.overwrite:
+            found.append("training.resume and training.overwrite exclude each other: set one of them to false")
+        return found
+
+    @property
+    def num_decay_steps(self) -> int:
+        """`decay_steps`, or its default."""
+        return self.max_steps // 5 if self.decay_steps is None else self.decay_steps
