@@ -5,29 +5,57 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForPreTraining,
+    AutoModelForQuestionAnswering,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
 )
 
 from attnkit.models.configuration_attnkit import AttnKitConfig
-from attnkit.models.modeling_attnkit import (
+from attnkit.models.labels import (
+    AttnKitForMultipleChoice,
+    AttnKitForQuestionAnswering,
+    AttnKitForSequenceClassification,
+    AttnKitForTokenClassification,
+)
+from attnkit.models.language import (
     AttnKitForCausalLM,
     AttnKitForMaskedLM,
-    AttnKitForSequenceClassification,
-    AttnKitModel,
-    AttnKitPreTrainedModel,
+    AttnKitForPreTraining,
+    AttnKitForSeq2SeqLM,
 )
+from attnkit.models.modeling_attnkit import AttnKitModel
+from attnkit.models.stack import AttnKitPreTrainedModel
 
 __all__ = [
+    "AUTO_CLASSES",
     "AttnKitConfig",
     "AttnKitForCausalLM",
     "AttnKitForMaskedLM",
+    "AttnKitForMultipleChoice",
+    "AttnKitForPreTraining",
+    "AttnKitForQuestionAnswering",
+    "AttnKitForSeq2SeqLM",
     "AttnKitForSequenceClassification",
+    "AttnKitForTokenClassification",
     "AttnKitModel",
     "AttnKitPreTrainedModel",
 ]
 
+AUTO_CLASSES = {
+    AutoModel: AttnKitModel,
+    AutoModelForCausalLM: AttnKitForCausalLM,
+    AutoModelForMaskedLM: AttnKitForMaskedLM,
+    AutoModelForMultipleChoice: AttnKitForMultipleChoice,
+    AutoModelForPreTraining: AttnKitForPreTraining,
+    AutoModelForQuestionAnswering: AttnKitForQuestionAnswering,
+    AutoModelForSeq2SeqLM: AttnKitForSeq2SeqLM,
+    AutoModelForSequenceClassification: AttnKitForSequenceClassification,
+    AutoModelForTokenClassification: AttnKitForTokenClassification,
+}
+
 AutoConfig.register(AttnKitConfig.model_type, AttnKitConfig)
-AutoModel.register(AttnKitConfig, AttnKitModel)
-AutoModelForCausalLM.register(AttnKitConfig, AttnKitForCausalLM)
-AutoModelForMaskedLM.register(AttnKitConfig, AttnKitForMaskedLM)
-AutoModelForSequenceClassification.register(AttnKitConfig, AttnKitForSequenceClassification)
+for auto_class, model_class in AUTO_CLASSES.items():
+    auto_class.register(AttnKitConfig, model_class)

@@ -1,0 +1,263 @@
+"""One side of a transformer: embeddings, blocks, final norm.
+
+Shapes: B batch, N tokens, S source tokens.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
+from transformers.utils.deprecation import deprecate_kwarg
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from attnkit.attention import Attention, Normalizer, PairwiseScorer, Pattern, Position, Scorer, positions, scorers
+from attnkit.attention.backends import BACKENDS as ALL_ATTENTION_FUNCTIONS
+from attnkit.attention.backends import eager_attention
+from attnkit.attention.patterns import build_mask, find_documents
+from attnkit.errors import UsageError
+from attnkit.models.blocks import Block, build_norm
+from attnkit.models.configuration_attnkit import AttnKitConfig
+
+renamed_cache = deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
+
+
+class AttnKitPreTrainedModel(PreTrainedModel):
+    """What all AttnKit models share: configuration, initialisation, and what transformers may do with them."""
+
+    config: AttnKitConfig
+    config_class = AttnKitConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["Block"]
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+    _can_record_outputs = {
+        "hidden_states": Block,
+        "attentions": OutputRecorder(Attention, index=1, layer_name="attention"),
+        "cross_attentions": OutputRecorder(Attention, index=1, layer_name="cross_attention"),
+    }
+
+    def __init__(self, config: AttnKitConfig, *args: Any, **kwargs: Any) -> None:
+        if uses_pairwise_scorer(config):  # before transformers decides which backend the model gets
+            self._supports_sdpa = self._supports_flex_attn = False
+        super().__init__(config, *args, **kwargs)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, Scorer | Position | Normalizer | Pattern):
+            module.reset_parameters()
+        else:
+            super()._init_weights(module)
+
+
+def uses_pairwise_scorer(config: AttnKitConfig) -> bool:
+    """Whether some layer has a score that only the backends for pairwise scorers can compute."""
+    names = {config.scorer_of_layer(depth)[0] for depth in range(config.num_all_layers)}
+    if config.is_encoder_decoder:
+        names.add(config.scorer_of_cross_attention(0)[0])
+    return any(issubclass(scorers[name], PairwiseScorer) for name in names)
+
+
+class Embeddings(nn.Module):
+    """Token, position and token-type vectors, summed."""
+
+    def __init__(self, config: AttnKitConfig, *, type_vocab_size: int, causal: bool) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.types = nn.Embedding(type_vocab_size, config.hidden_size) if type_vocab_size else None
+        # A position with parameters in each layer is built there.
+        per_layer = positions[config.position].per_layer
+        self.position = positions["none" if per_layer else config.position](
+            hidden_size=config.hidden_size,
+            head_dim=config.head_dim,
+            num_heads=config.num_attention_heads,
+            num_key_value_heads=config.num_key_value_heads,
+            max_positions=config.max_position_embeddings,
+            causal=causal,
+            **({} if per_layer else config.position_options or {}),
+        )
+        self.scale = config.embedding_scale
+        self.norm = build_norm(config) if config.embedding_norm else None
+        self.dropout = nn.Dropout(config.embedding_dropout)
+
+    def forward(self, states: Tensor, position_ids: Tensor, token_type_ids: Tensor | None) -> Tensor:
+        """Token vectors [B, N, hidden_size] and positions [B, N] -> [B, N, hidden_size]."""
+        if self.scale != 1:
+            states = states * self.scale
+        if self.types is not None:
+            types = torch.zeros_like(position_ids) if token_type_ids is None else token_type_ids
+            states = states + self.types(types)
+        elif token_type_ids is not None and token_type_ids.any():
+            raise UsageError("the model has no token types: set type_vocab_size, or leave token_type_ids away")
+        order = self.position.embed(position_ids)
+        if order is not None:
+            states = states + order.to(states.dtype)
+        return self.dropout(states if self.norm is None else self.norm(states))
+
+
+class Stack(AttnKitPreTrainedModel):
+    """Token ids to hidden states.
+
+    `causal`: a token sees none after it. `cross`: each block also reads the states of another stack. `first_layer` is
+    the number of layers in the stacks before this one.
+    """
+
+    def __init__(
+        self, config: AttnKitConfig, *, num_layers: int, causal: bool, cross: bool = False, first_layer: int = 0
+    ) -> None:
+        super().__init__(config)
+        self.causal = causal
+        self.cross = cross
+        self.first_layer = first_layer
+        self.embeddings = Embeddings(config, type_vocab_size=0 if cross else config.type_vocab_size, causal=causal)
+        self.layers = nn.ModuleList(
+            Block(config, layer_idx=layer_idx, depth=first_layer + layer_idx, causal=causal, cross=cross)
+            for layer_idx in range(num_layers)
+        )
+        self.norm = build_norm(config) if config.final_norm else None
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if module is self and self.config.scale_residual_init:
+            projections = [projection for layer in self.layers for projection in layer.residual_projections()]
+            for projection in projections:
+                init.normal_(projection.weight, std=self.config.initializer_range * len(projections) ** -0.5)
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embeddings.tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.embeddings.tokens = value
+
+    @renamed_cache
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        cache: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """`input_ids` [B, N] or `inputs_embeds` [B, N, hidden_size] -> hidden states [B, N, hidden_size].
+
+        Position ids that restart inside a row mark packed documents, which do not attend to each other.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give exactly one of input_ids and inputs_embeds")
+        if self.cross != (encoder_hidden_states is not None):
+            raise ValueError("only a decoder of an encoder-decoder takes encoder_hidden_states, and it needs them")
+        states = self.embeddings.tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        cache = self.start_cache(use_cache) if cache is None else cache
+        past = cache.get_seq_length() if cache is not None else 0
+        documents = find_documents(position_ids, attention_mask) if cache is None or past == 0 else None
+        if position_ids is None:
+            position_ids = self.count_positions(states, attention_mask, input_ids, past)
+        self.check_length(past, states)
+        backend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
+        own_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+        masks = self.build_masks(states, attention_mask, own_cache, position_ids, documents)
+        source_mask = None
+        if self.cross:
+            source_mask = build_mask(
+                self.config._attn_implementation,
+                states=states,
+                attention_mask=encoder_attention_mask,
+                causal=False,
+                num_keys=encoder_hidden_states.shape[1],
+            )
+        states = self.embeddings(states, position_ids, token_type_ids)
+        rotation = self.embeddings.position.rotation(position_ids)
+        bias = self.position_bias(states, own_cache, past)
+        for layer, mask in zip(self.layers, masks, strict=True):
+            states = layer(
+                states,
+                encoder_hidden_states,
+                positions=position_ids.clamp(min=0),
+                rotation=rotation,
+                bias=bias,
+                past=past,
+                mask=mask,
+                source_mask=source_mask,
+                cache=cache,
+                backend=backend,
+            )
+        if self.norm is not None:
+            states = self.norm(states)
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=states, cache=cache)
+
+    def build_masks(
+        self,
+        states: Tensor,
+        attention_mask: Tensor | None,
+        cache: Cache | None,
+        position_ids: Tensor,
+        documents: Tensor | None,
+    ) -> list[Tensor | None]:
+        """The mask of each layer; layers of one pattern share theirs."""
+        masks: dict[str, Tensor | None] = {}
+        keys = [str(self.config.pattern_of_layer(self.first_layer + index)) for index in range(len(self.layers))]
+        for key, layer in zip(keys, self.layers, strict=True):
+            if key not in masks:
+                masks[key] = build_mask(
+                    self.config._attn_implementation,
+                    states=states,
+                    attention_mask=attention_mask,
+                    causal=self.causal,
+                    pattern=layer.attention.pattern,
+                    attend_to_self=self.config.attend_to_self,
+                    position_ids=position_ids,
+                    documents=documents,
+                    cache=cache,
+                )
+        return [masks[key] for key in keys]
+
+    def position_bias(self, states: Tensor, cache: Cache | None, past: int | Tensor) -> Tensor | None:
+        """The term of all scores that the layers share, [1, H, N, keys]."""
+        num_tokens, device = states.shape[1], states.device
+        num_keys, first_key = (num_tokens, 0) if cache is None else cache.get_mask_sizes(num_tokens, 0)
+        query_places = past + torch.arange(num_tokens, device=device)
+        return self.embeddings.position.bias(query_places, first_key + torch.arange(num_keys, device=device))
+
+    def start_cache(self, use_cache: bool | None) -> Cache | None:
+        """An empty cache where one is wanted and the stack can use it."""
+        if not (self.causal and use_cache):
+            return None
+        own = DynamicCache(config=self.config)
+        return EncoderDecoderCache(own, DynamicCache(config=self.config)) if self.cross else own
+
+    def count_positions(
+        self, states: Tensor, attention_mask: Tensor | None, input_ids: Tensor | None, past: int | Tensor
+    ) -> Tensor:
+        """Positions [B, N] as `config.position_counting` says; past tokens count from 0."""
+        num_tokens, counting = states.shape[1], self.config.position_counting
+        if counting == "unpadded" and input_ids is not None:
+            real = input_ids != self.config.pad_token_id
+            return torch.where(real, real.cumsum(-1) - 1 + past, -1)
+        if counting != "attended" or attention_mask is None or attention_mask.ndim != 2:
+            return (torch.arange(num_tokens, device=states.device) + past).expand(states.shape[0], -1)
+        # The attention mask covers past tokens too, [B, past + N].
+        return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -num_tokens:]
+
+    def check_length(self, past: int | Tensor, states: Tensor) -> None:
+        """Refuse more tokens than the position has vectors for."""
+        limit = self.embeddings.position.max_trained
+        if limit is not None and isinstance(past, int) and past + states.shape[1] > limit:
+            raise UsageError(
+                f"{past + states.shape[1]} tokens, but position {self.config.position!r} has {limit} positions: raise "
+                "max_position_embeddings, or shorten the input"
+            )
