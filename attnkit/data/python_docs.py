@@ -6,7 +6,6 @@ imported, so the text depends on the Python version and on nothing else.
 
 import ast
 import inspect
-import random
 import re
 import sysconfig
 import warnings
@@ -51,42 +50,23 @@ def labelled() -> list[dict[str, str]]:
     its mark of a private or pure Python part, so `_pydecimal` is `decimal`.
 
     Left out are modules of one or two letters (`os` is in half of all words), texts shorter than LABEL_MIN_CHARACTERS,
-    texts found under two labels, repetitions, and labels with fewer than LABEL_MIN_EXAMPLES texts. Raises `UsageError`
-    if this Python was installed without its sources.
+    texts found under two labels, repetitions, and labels with fewer than LABEL_MIN_EXAMPLES texts. These docstrings
+    are among `documents` as well: a model pretrained on those has read the texts, but not what they are labelled.
+
+    Raises `UsageError` if this Python was installed without its sources.
     """
     labels: dict[str, set[str]] = {}
     for module, docstring in _docstrings():
         label = module.removeprefix("_py").lstrip("_")
-        text = _without_name(docstring, label)
-        if len(label) >= LABEL_MIN_LETTERS and len(text) >= LABEL_MIN_CHARACTERS:
-            labels.setdefault(text, set()).add(label)
-    rows = [{"text": text, "label": label} for text, (label, *others) in labels.items() if not others]
+        if len(label) >= LABEL_MIN_LETTERS:
+            labels.setdefault(_without_name(docstring, label), set()).add(label)
+    rows = [
+        {"text": text, "label": label}
+        for text, (label, *others) in labels.items()
+        if not others and len(text) >= LABEL_MIN_CHARACTERS
+    ]
     counts = Counter(row["label"] for row in rows)
     return [row for row in rows if counts[row["label"]] >= LABEL_MIN_EXAMPLES]
-
-
-def labelled_split(
-    *, held_out_fraction: float = 0.15, seed: int = 0
-) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """The rows of `labelled` as (train, held_out): of each label the same part is held out, at least one row.
-
-    No text is in both. `documents` has the texts of both as well, without their labels: a model that was pretrained on
-    python-docs has read held-out texts, but not what they are labelled.
-    """
-    if not 0 < held_out_fraction < 1:
-        raise UsageError(f"held_out_fraction: got {held_out_fraction}; it has to lie between 0 and 1")
-    rows = labelled()
-    by_label: dict[str, list[int]] = {}
-    for index, row in enumerate(rows):
-        by_label.setdefault(row["label"], []).append(index)
-    held_out: set[int] = set()
-    for label, indices in by_label.items():
-        num_held_out = min(max(1, round(len(indices) * held_out_fraction)), len(indices) - 1)
-        held_out.update(random.Random(f"{seed} {label}").sample(indices, num_held_out))
-    return (
-        [row for index, row in enumerate(rows) if index not in held_out],
-        [row for index, row in enumerate(rows) if index in held_out],
-    )
 
 
 def _without_name(text: str, name: str) -> str:

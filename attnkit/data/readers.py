@@ -15,7 +15,6 @@ from typing import Any, BinaryIO, Literal, cast, final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from attnkit.data.hub import first_line
 from attnkit.errors import UsageError
 from attnkit.registry import Registry
 
@@ -214,9 +213,8 @@ class ParquetFile(DataFile):
             for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), start=1):
                 yield f"{self.path}, row {number}", row
         except pa.ArrowException as error:
-            raise UsageError(
-                f"{self.path}: is no complete Parquet file ({first_line(error)}); write it again"
-            ) from error
+            message = str(error).partition("\n")[0]
+            raise UsageError(f"{self.path}: is no complete Parquet file ({message}); write it again") from error
 
 
 def open_bytes(path: Path) -> BinaryIO:

@@ -1,7 +1,44 @@
-"""A tokenizer trained on the run's own text, or one loaded from a folder."""
+"""A tokenizer trained on the run's own text, or one loaded from a folder or the hub.
 
+Special tokens, the same for every algorithm, at ids 0 to 5. One of them stands after every document of packed text, so
+it ends a document and begins the next: it is `eos_token` and `bos_token` both, and both are seen in training.
+
+    <|pad|>        pad_token
+    <|unk|>        unk_token
+    <|endoftext|>  eos_token, bos_token
+    <|mask|>       mask_token
+    <|cls|>        cls_token
+    <|sep|>        sep_token
+
+The same tokenizer serves causal and masked pretraining and classification. It adds nothing to a single text, since a
+prompt that ended in a special token could not be gone on from; two texts get one `<|sep|>` between them.
+"""
+
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from attnkit.data.hub import first_line, require_repository, unreachable
+from attnkit.errors import UsageError
+
+SPECIAL_TOKENS = {
+    "pad_token": "<|pad|>",
+    "unk_token": "<|unk|>",
+    "eos_token": "<|endoftext|>",
+    "bos_token": "<|endoftext|>",
+    "mask_token": "<|mask|>",
+    "cls_token": "<|cls|>",
+    "sep_token": "<|sep|>",
+}
+SPECIALS = list(dict.fromkeys(SPECIAL_TOKENS.values()))
+BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
+MIN_FREQUENCY = 2
+"""Pieces that occur once in the training text are no units of the language."""
 
 
 @dataclass(kw_only=True)
@@ -14,3 +51,154 @@ class TokenizerConfig:
     """What is trained: byte-level BPE (Sennrich 2016), WordPiece (Schuster 2012) or Unigram (Kudo 2018)."""
     vocab_size: int = 8192
     """Entries of the trained vocabulary, special tokens included."""
+
+
+def train_tokenizer(
+    texts: Iterable[str], tokenizer: TokenizerConfig, *, model_max_length: int = 512
+) -> PreTrainedTokenizerFast:
+    """A tokenizer of exactly `vocab_size` entries for these texts; equal texts give an equal tokenizer.
+
+    `bpe` and `unigram` work on bytes, so decode(encode(text)) == text for every text. `wordpiece` is BERT's: words and
+    punctuation are split first, white space is lost, and characters that the texts lack become `<|unk|>`.
+
+    `model_max_length`: tokens that the model takes, saved with the tokenizer for truncation.
+
+    Raises `UsageError` if the vocabulary is larger than the texts support, or too small for the special tokens and the
+    alphabet.
+    """
+    train = {"bpe": _train_bpe, "wordpiece": _train_wordpiece, "unigram": _train_unigram}[tokenizer.algorithm]
+    trained = train(list(texts), tokenizer.vocab_size)
+    size = trained.get_vocab_size()
+    if size < tokenizer.vocab_size:
+        raise UsageError(
+            f"tokenizer.vocab_size: {tokenizer.vocab_size} is more than the text supports with {tokenizer.algorithm}, "
+            f"which reached {size} entries; set tokenizer.vocab_size to {size} or less, or give more text"
+        )
+    separator = SPECIAL_TOKENS["sep_token"]
+    trained.post_processor = processors.TemplateProcessing(
+        single="$A", pair=f"$A {separator} $B:1", special_tokens=[(separator, trained.token_to_id(separator))]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=trained,
+        model_max_length=model_max_length,
+        model_input_names=["input_ids", "attention_mask"],
+        clean_up_tokenization_spaces=False,
+        **SPECIAL_TOKENS,
+    )
+
+
+def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
+    """The tokenizer in a folder that `save_pretrained` wrote, or on the hub.
+
+    Raises `UsageError` for a folder without a tokenizer, a damaged one, and a name that is not on the hub or for which
+    the hub cannot be asked.
+    """
+    folder = Path(path).expanduser()
+    remedy = "give a folder with tokenizer.json, or leave tokenizer.path out to train one"
+    if folder.is_file():
+        raise UsageError(f"tokenizer.path: {path} is a file; give its folder")
+    if folder.is_dir():
+        if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
+            raise UsageError(f"tokenizer.path: {path} holds no tokenizer; {remedy}")
+    else:
+        require_repository(str(path), kind="model", remedy=remedy)
+    try:
+        return AutoTokenizer.from_pretrained(str(folder) if folder.is_dir() else str(path))
+    except Exception as error:  # the library raises bare Exception for a damaged tokenizer.json
+        if not folder.is_dir() and isinstance(error, OSError):
+            raise unreachable(str(path), kind="model", remedy=remedy) from error
+        raise UsageError(f"tokenizer.path: {path} cannot be loaded ({first_line(error)}); {remedy}") from error
+
+
+def _train_bpe(texts: list[str], vocab_size: int) -> Tokenizer:
+    """Byte-level BPE: the most frequent pair of pieces becomes a piece, again and again (Sennrich 2016)."""
+    _check_alphabet(BYTES, vocab_size, what="bytes")
+    tokenizer = _byte_level(models.BPE())
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=MIN_FREQUENCY,
+        special_tokens=SPECIALS,
+        initial_alphabet=BYTES,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def _train_unigram(texts: list[str], vocab_size: int) -> Tokenizer:
+    """Byte-level Unigram: of many pieces, those stay that the likelihood of the text needs most (Kudo 2018)."""
+    _check_alphabet(BYTES, vocab_size, what="bytes")
+    scratch = _byte_level(models.Unigram())
+    trainer = trainers.UnigramTrainer(
+        vocab_size=vocab_size,
+        special_tokens=SPECIALS,
+        initial_alphabet=BYTES,
+        unk_token=SPECIAL_TOKENS["unk_token"],
+        show_progress=False,
+    )
+    scratch.train_from_iterator(texts, trainer)
+    pieces = json.loads(scratch.to_str())["model"]["vocab"][len(SPECIALS) :]
+    # The trainer sums in an order that changes from run to run, and gives bytes that the text lacks scores just above
+    # the lowest one in such an order too. Rounding, one score for all of those, and sorting make equal runs equal.
+    lowest = min(round(score, 6) for _, score in pieces)
+    scores = {
+        piece: lowest if len(piece) == 1 and score < lowest + 1e-4 * (len(BYTES) + 1) else round(score, 6)
+        for piece, score in pieces
+    }
+    vocab = [(token, 0.0) for token in SPECIALS] + sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+    tokenizer = _byte_level(models.Unigram(vocab, unk_id=SPECIALS.index(SPECIAL_TOKENS["unk_token"])))
+    tokenizer.add_special_tokens(SPECIALS)
+    return tokenizer
+
+
+def _byte_level(model: models.Model) -> Tokenizer:
+    """A tokenizer whose model sees every byte as a character of its own, so nothing is unknown and nothing lost."""
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _train_wordpiece(texts: list[str], vocab_size: int) -> Tokenizer:
+    """WordPiece as BERT has it, cased: pieces inside a word begin with ## (Schuster 2012; Devlin 2019)."""
+    scratch = _word_level(models.WordPiece(unk_token=SPECIAL_TOKENS["unk_token"]))
+    alphabet = sorted(set().union(*map(scratch.normalizer.normalize_str, texts)))
+    letters = [character for character in alphabet if not character.isspace()]
+    inner = [f"##{letter}" for letter in letters if _goes_on(letter, scratch)]
+    _check_alphabet([*letters, *inner], vocab_size, what="characters")
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=MIN_FREQUENCY,
+        # The trainer meets the inner letters in an order that changes from run to run, and breaks ties by it. Given as
+        # special tokens they have fixed places; the tokenizer that is returned knows them as ordinary ones.
+        special_tokens=[*SPECIALS, *inner],
+        initial_alphabet=letters,
+        show_progress=False,
+    )
+    scratch.train_from_iterator(texts, trainer)
+    vocab = scratch.get_vocab(with_added_tokens=False)
+    tokenizer = _word_level(models.WordPiece(vocab, unk_token=SPECIAL_TOKENS["unk_token"]))
+    tokenizer.add_special_tokens(SPECIALS)
+    return tokenizer
+
+
+def _word_level(model: models.Model) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    return tokenizer
+
+
+def _goes_on(letter: str, tokenizer: Tokenizer) -> bool:
+    """Whether a letter can stand inside a word: punctuation and Chinese characters are words of their own."""
+    return len(tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(f"a{letter}"))) == 1
+
+
+def _check_alphabet(alphabet: list[str], vocab_size: int, *, what: str) -> None:
+    smallest = len(SPECIALS) + len(alphabet)
+    if vocab_size < smallest:
+        raise UsageError(
+            f"tokenizer.vocab_size: {vocab_size} is too small for {len(SPECIALS)} special tokens and "
+            f"{len(alphabet)} {what}; set it to {smallest} or more"
+        )
