@@ -4,7 +4,7 @@ Shapes: B batch, H query heads, G key-value heads, Q queries, K keys, M mapped w
 """
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -15,7 +15,12 @@ from transformers import AttentionInterface
 from transformers.integrations.flex_attention import flex_attention_forward
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from attnkit.attention.scorers.base import PairwiseScorer, Scorer, repeat_heads
+from attnkit.attention.normalizers import Normalizer
+from attnkit.attention.pairwise import tiled_attention
+from attnkit.attention.patterns import LocalP, Pattern
+from attnkit.attention.scorers.base import PairwiseScorer, Scorer, repeat_heads, scaled_pair
+
+Backend = Callable[..., tuple[Tensor, Tensor | None]]
 
 TILE_ELEMENTS = 2**22  # numbers of a pairwise scorer's largest intermediate that exist at once
 
@@ -29,67 +34,211 @@ def eager_attention(
     *,
     dropout: float = 0.0,
     scaling: float = 1.0,
-    **kwargs: object,
+    position_bias: Tensor | None = None,
+    query_term: Tensor | None = None,
+    window_weight: Tensor | None = None,
+    distance_width: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Weighted sum of the values, in plain operations.
 
     query [B, H, Q, M] and key [B, G, K, M] are mapped; value [B, G, K, V]; the mask is boolean (True: may meet),
-    additive, or None. `module` has the scorer, the normalizer and `is_causal`. Returns [B, Q, H, V] and the weights
-    [B, H, Q, K]. Other arguments that models pass to every backend are of no use here.
+    additive, or None; `position_bias` [1, H, Q, K] and `query_term` [B, H, Q, 1] are added to the scores and
+    `window_weight` [B, H, Q, K] multiplies the weights; the last `distance_width` columns of query and key are no
+    scorer's (see `scaled_pair`). `module` has the scorer, the normalizer and `is_causal`.
+    Returns [B, Q, H, V] and the weights [B, H, Q, K].
     """
     key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
-    scores = scaling * pair_scores(module.scorer, query, key)
-    if attention_mask is None:
-        allowed = causal_mask(scores) if module.is_causal else None
-    elif attention_mask.dtype == torch.bool:
-        allowed = attention_mask
-    else:
-        scores, allowed = scores + attention_mask, None
+    scores = pair_scores(module.scorer, query, key, scaling=scaling, distance_width=distance_width)
+    for term in (position_bias, query_term):
+        scores = scores if term is None else scores + term.to(scores.dtype)
+    scores, allowed = apply_mask(scores, attention_mask, causal=module.is_causal)
     weights = module.normalizer(scores, allowed)
+    weights = weights if window_weight is None else weights * window_weight.to(weights.dtype)
     output = F.dropout(weights, dropout, module.training) @ value
     return output.transpose(1, 2).contiguous(), weights
 
 
-def causal_mask(scores: Tensor) -> Tensor | None:
-    """True where the key is not later than the query. A single query is the newest token and meets all keys."""
-    num_queries, num_keys = scores.shape[-2:]
-    if num_queries == 1:
-        return None
-    return torch.ones(num_queries, num_keys, dtype=torch.bool, device=scores.device).tril()
+def apply_mask(scores: Tensor, attention_mask: Tensor | None, *, causal: bool) -> tuple[Tensor, Tensor | None]:
+    """The scores with an additive mask added, and which pairs may meet (None: all)."""
+    if attention_mask is None:
+        num_queries, num_keys = scores.shape[-2:]
+        if not causal or num_queries == 1:  # a single query is the newest token and meets all keys
+            return scores, None
+        return scores, torch.ones(num_queries, num_keys, dtype=torch.bool, device=scores.device).tril()
+    if attention_mask.dtype == torch.bool:
+        return scores, attention_mask
+    allowed = attention_mask > torch.finfo(attention_mask.dtype).min / 2
+    return scores + attention_mask.masked_fill(~allowed, 0), allowed
 
 
-def pair_scores(scorer: Scorer, query: Tensor, key: Tensor) -> Tensor:
+def pair_scores(scorer: Scorer, query: Tensor, key: Tensor, *, scaling: float, distance_width: int) -> Tensor:
     """All scores [B, H, Q, K]; those of a pairwise scorer in tiles of queries that are computed again in backward,
     so that its intermediates of every pair never exist at once."""
+    pair = partial(scaled_pair, scorer, scaling=scaling, distance_width=distance_width)
     if not isinstance(scorer, PairwiseScorer):
-        return scorer.pair(query, key)
+        return pair(query, key)
     elements_per_query = query.shape[0] * query.shape[1] * key.shape[2] * key.shape[3]
     tile = max(1, TILE_ELEMENTS // max(1, elements_per_query))
-    if tile >= query.shape[2]:
-        return scorer.pair(query, key)
+    if tile >= query.shape[2] or torch.compiler.is_compiling():  # a compiler fuses the pair with its sum
+        return pair(query, key)
     if not torch.is_grad_enabled():
-        return torch.cat([scorer.pair(part, key) for part in query.split(tile, dim=2)], dim=2)
-    parts = [checkpoint(scorer.pair, part, key, use_reentrant=False) for part in query.split(tile, dim=2)]
+        return torch.cat([pair(part, key) for part in query.split(tile, dim=2)], dim=2)
+    parts = [checkpoint(pair, part, key, use_reentrant=False) for part in query.split(tile, dim=2)]
     return torch.cat(parts, dim=2)
 
 
-def equal_widths(kernel: Callable[..., tuple[Tensor, Tensor | None]]) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """Let a fused kernel see queries, keys and values of one width: other widths fall to a path that is three times
-    as slow and holds all scores. Zeros added to values are cut off again; zeros added to both query and key add
-    nothing to their product."""
+def fused(kernel: Backend) -> Backend:
+    """Let a fused dot-product kernel of transformers compute what reduces to one.
+
+    A sink becomes one more key without a value. Queries, keys and values get one width by zeros, because with other
+    widths a kernel falls to a path that is three times as slow and holds all scores.
+    """
 
     @wraps(kernel)
     def attend(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Any,
+        *,
+        query_term: Tensor | None = None,
+        window_weight: Tensor | None = None,
+        **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        value_width, width = value.shape[-1], max(query.shape[-1], value.shape[-1])
+        assert window_weight is None, "check_backend() lets no window weight reach a fused kernel"
+        value_width, sink = value.shape[-1], module.normalizer.sink()
+        added_row = False
+        if sink is not None:
+            query, key, value, attention_mask, added_row = add_sink(
+                sink.to(query)[:, None, None] - (0 if query_term is None else query_term),
+                query * kwargs["scaling"],
+                key,
+                value,
+                attention_mask,
+                causal=module.is_causal,
+            )
+            kwargs = pad_bias(kwargs | {"scaling": 1.0}, added_row=added_row)
+        width = max(query.shape[-1], value_width)
         query, key, value = (F.pad(states, (0, width - states.shape[-1])) for states in (query, key, value))
-        output, weights = kernel(module, query, key, value, *args, **kwargs)
-        return output[..., :value_width], weights
+        output, _ = kernel(module, query, key, value, attention_mask, **kwargs)
+        return output[:, int(added_row) :, :, :value_width], None
 
     return attend
 
 
+def add_sink(
+    logit: Tensor, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, *, causal: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, bool]:
+    """Put a key without a value before all others, which every query meets with score `logit` [B or 1, H, Q or 1, 1].
+
+    One column more: the logit in the queries, 0 in the keys, 1 in the new key. Where the kernel's causal flag stands
+    for a mask, a first query without meaning (True is returned) keeps query i and key i in one line.
+    """
+    logit = logit.expand(*query.shape[:-1], 1)
+    query = torch.cat([query, logit], dim=-1)
+    key = F.pad(key, (0, 1, 1, 0))
+    first = torch.zeros_like(key[:, :, :1])
+    first[..., -1] = 1
+    key = torch.cat([first, key[:, :, 1:]], dim=2)
+    value = F.pad(value, (0, 0, 1, 0))
+    if attention_mask is not None:
+        if attention_mask.dtype == torch.bool:
+            return query, key, value, F.pad(attention_mask, (1, 0), value=True), False
+        return query, key, value, F.pad(attention_mask, (1, 0)), False
+    added_row = causal and query.shape[2] > 1
+    return F.pad(query, (0, 0, int(added_row), 0)), key, value, None, added_row
+
+
+def pad_bias(kwargs: dict[str, Any], *, added_row: bool) -> dict[str, Any]:
+    """The position bias with a column for the sink, and a row where there is one."""
+    bias = kwargs.get("position_bias")
+    return kwargs if bias is None else kwargs | {"position_bias": F.pad(bias, (1, 0, int(added_row), 0))}
+
+
+def pairwise_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    dropout: float = 0.0,
+    scaling: float = 1.0,
+    position_bias: Tensor | None = None,
+    query_term: Tensor | None = None,
+    window_weight: Tensor | None = None,
+    distance_width: int = 0,
+) -> tuple[Tensor, Tensor | None]:
+    """What `eager_attention` computes where the normalizer is softmax, with or without a sink, in tiles.
+
+    Inside torch.compile it is eager attention, whose pair the compiler fuses with its sum. It has no forward-mode
+    derivative.
+    """
+    assert window_weight is None, "check_backend() lets no window weight reach the tiles"
+    if torch.compiler.is_compiling():
+        return eager_attention(
+            module,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=dropout,
+            scaling=scaling,
+            position_bias=position_bias,
+            query_term=query_term,
+            distance_width=distance_width,
+        )
+    bias, allowed = position_bias, attention_mask
+    if attention_mask is not None and attention_mask.dtype != torch.bool:
+        zeros = torch.zeros_like(attention_mask) if bias is None else bias
+        bias, allowed = apply_mask(zeros, attention_mask, causal=False)
+    sink = module.normalizer.sink()
+    if sink is not None:
+        sink = sink.to(query)[None, :, None, None] - (0 if query_term is None else query_term)
+    output = tiled_attention(
+        module.scorer,
+        query,
+        repeat_heads(key, query.shape[1]),
+        repeat_heads(value, query.shape[1]),
+        scaling=scaling,
+        distance_width=distance_width,
+        allowed=allowed,
+        causal=module.is_causal and allowed is None and query.shape[2] > 1,
+        bias=bias,
+        sink=sink,
+        dropout=dropout,
+    )
+    return output.transpose(1, 2).contiguous(), None
+
+
 BACKENDS = AttentionInterface()
-BACKENDS["sdpa"] = equal_widths(sdpa_attention_forward)
-BACKENDS["flex_attention"] = equal_widths(flex_attention_forward)
+BACKENDS["sdpa"] = fused(sdpa_attention_forward)
+BACKENDS["flex_attention"] = fused(flex_attention_forward)
+BACKENDS["pairwise"] = pairwise_attention
+AttentionInterface.register("pairwise", pairwise_attention)  # so that transformers accepts the name
+
+
+def obstacle(backend: str, *, scorer: type[Scorer], normalizer: type[Normalizer], pattern: type[Pattern]) -> str | None:
+    """Why a backend cannot compute a layer of these parts; None where it can."""
+    if backend == "eager":
+        return None
+    if issubclass(pattern, LocalP):
+        return "pattern 'local_p' changes the weights after softmax"
+    if not normalizer.fused:
+        return f"{normalizer.__name__} weights are not those of softmax"
+    if backend == "pairwise":
+        return None
+    if issubclass(scorer, PairwiseScorer):
+        return f"{scorer.__name__} scores are no dot product"
+    if "flex" in backend and normalizer.sink is not Normalizer.sink:
+        return f"{normalizer.__name__} needs an extra key, which a block mask has no place for"
+    if "flash" in backend and normalizer.sink is not Normalizer.sink:
+        return f"{normalizer.__name__} needs an extra key"
+    return None
+
+
+def working_backend(*, scorer: type[Scorer], normalizer: type[Normalizer], pattern: type[Pattern]) -> str:
+    """The fastest backend that can compute a layer of these parts on every device."""
+    parts = {"scorer": scorer, "normalizer": normalizer, "pattern": pattern}
+    return next(name for name in ("sdpa", "pairwise", "eager") if obstacle(name, **parts) is None)

@@ -1,32 +1,41 @@
-"""The attention layer: projections, scorer, normalizer and backend joined into one operator.
+"""The attention layer: projections, scorer, normalizer, pattern, position and backend joined into one operator.
 
-Shapes: B batch, N tokens, S source tokens, H query heads, G key-value heads, D head width.
+Shapes: B batch, N tokens, S source tokens, H query heads, G key-value heads, D head width, M mapped width.
 """
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 
-from attnkit.attention.backends import eager_attention
+from attnkit.attention.backends import Backend, eager_attention
 from attnkit.attention.normalizers import normalizers
+from attnkit.attention.patterns import LocalP, build_mask, patterns
+from attnkit.attention.positions import positions as position_kinds
 from attnkit.attention.positions import rotate
-from attnkit.attention.scorers import scorers
+from attnkit.attention.scorers import PairwiseScorer, scorers
 from attnkit.attention.scorers.base import count_positions
+from attnkit.errors import UsageError
 
-Backend = Callable[..., tuple[Tensor, Tensor | None]]
+Sharing = Literal["separate", "key_value", "query_key", "all"]
 
 
 class Attention(nn.Module):
-    """output = normalize(score(query, key), allowed) · value, per head, between four linear projections.
+    """output = normalize(score(query, key) + bias, allowed) · value, per head, between linear projections.
 
-    For self attention `forward(states)`, for cross attention `forward(states, source)`. `scorer` and `normalizer` are
-    names of the registries, `scorer_options` the scorer's own arguments. Grouped heads (Ainslie 2023) share each key
-    and value among num_heads / num_key_value_heads queries. `bias` is that of the query, key and value projections,
-    `output_bias` that of the last one (None: as `bias`).
+    For self attention `forward(states)`, for cross attention `forward(states, source)`.
 
-    Raises `UsageError` for an unknown name and `ValueError` for head counts that do not divide.
+    - `scorer`, `normalizer`, `pattern` and `position` are names of the registries, their `..._options` the arguments of
+      the class behind the name. A position that is added to embeddings has no place here.
+    - Grouped heads (Ainslie 2023) share each key and value among num_heads / num_key_value_heads queries; one of them is
+      multi-query attention (Shazeer 2019).
+    - `sharing`: "separate" query, key and value projections; "key_value": values are the keys; "query_key": queries and
+      keys have one projection (Kitaev 2020); "all": one projection for the three. With the last two a token's best
+      match is itself: `attend_to_self=False` forbids it.
+    - `bias` is that of the query, key and value projections, `output_bias` that of the last one (None: as `bias`).
+
+    Raises `UsageError` for an unknown name or option and for head counts that do not divide.
     """
 
     def __init__(
@@ -40,6 +49,13 @@ class Attention(nn.Module):
         scorer: str = "scaled_dot",
         scorer_options: dict[str, Any] | None = None,
         normalizer: str = "softmax",
+        normalizer_options: dict[str, Any] | None = None,
+        pattern: str = "full",
+        pattern_options: dict[str, Any] | None = None,
+        position: str = "none",
+        position_options: dict[str, Any] | None = None,
+        sharing: Sharing = "separate",
+        attend_to_self: bool = True,
         bias: bool = True,
         output_bias: bool | None = None,
         causal: bool = False,
@@ -49,28 +65,31 @@ class Attention(nn.Module):
         super().__init__()
         num_key_value_heads = num_heads if num_key_value_heads is None else num_key_value_heads
         if num_heads % num_key_value_heads:
-            raise ValueError(f"num_heads {num_heads} is no multiple of num_key_value_heads {num_key_value_heads}")
+            raise UsageError(f"num_heads {num_heads} is no multiple of num_key_value_heads {num_key_value_heads}")
         if head_dim is None and hidden_size % num_heads:
-            raise ValueError(f"hidden_size {hidden_size} is no multiple of num_heads {num_heads}: give head_dim")
+            raise UsageError(f"hidden_size {hidden_size} is no multiple of num_heads {num_heads}: give head_dim")
+        if sharing in ("query_key", "all") and num_heads != num_key_value_heads:
+            raise UsageError(f"sharing {sharing!r} needs as many key-value heads as query heads")
         self.head_dim = hidden_size // num_heads if head_dim is None else head_dim
         self.num_key_value_groups = num_heads // num_key_value_heads  # the sdpa and flex functions read it
         self.is_causal = causal
+        self.attend_to_self = attend_to_self
         self.dropout = dropout
         self.layer_idx = layer_idx
+        key_width = num_key_value_heads * self.head_dim
         self.q_proj = nn.Linear(hidden_size, num_heads * self.head_dim, bias=bias)
-        self.k_proj = nn.Linear(hidden_size, num_key_value_heads * self.head_dim, bias=bias)
-        self.v_proj = nn.Linear(hidden_size, num_key_value_heads * self.head_dim, bias=bias)
-        self.o_proj = nn.Linear(
-            num_heads * self.head_dim, hidden_size, bias=bias if output_bias is None else output_bias
+        self.k_proj = nn.Linear(hidden_size, key_width, bias=bias) if sharing in ("separate", "key_value") else None
+        self.v_proj = nn.Linear(hidden_size, key_width, bias=bias) if sharing in ("separate", "query_key") else None
+        output_bias = bias if output_bias is None else output_bias
+        self.o_proj = nn.Linear(num_heads * self.head_dim, hidden_size, bias=output_bias)
+        shape = {"num_heads": num_heads, "num_key_value_heads": num_key_value_heads, "head_dim": self.head_dim}
+        self.scorer = scorers[scorer](max_positions=max_positions, **shape, **(scorer_options or {}))
+        self.normalizer = normalizers[normalizer](num_heads=num_heads, **(normalizer_options or {}))
+        shape_of_pattern = {"num_heads": num_heads, "head_dim": self.head_dim} if pattern == "local_p" else {}
+        self.pattern = patterns[pattern](**shape_of_pattern, **(pattern_options or {}))
+        self.position = position_kinds[position](
+            hidden_size=hidden_size, max_positions=max_positions, causal=causal, **shape, **(position_options or {})
         )
-        self.scorer = scorers[scorer](
-            num_heads=num_heads,
-            num_key_value_heads=num_key_value_heads,
-            head_dim=self.head_dim,
-            max_positions=max_positions,
-            **(scorer_options or {}),
-        )
-        self.normalizer = normalizers[normalizer]()
 
     def forward(
         self,
@@ -80,40 +99,67 @@ class Attention(nn.Module):
         mask: Tensor | None = None,
         positions: Tensor | None = None,
         rotation: tuple[Tensor, Tensor] | None = None,
+        bias: Tensor | None = None,
+        past: int | Tensor = 0,
         cache: Cache | None = None,
         backend: Backend = eager_attention,
     ) -> tuple[Tensor, Tensor | None]:
         """[B, N, hidden] (and source [B, S, hidden]) -> [B, N, hidden] and, where the backend has them, the weights.
 
-        `mask` is boolean and broadcasts to [B, H, N, keys]; `positions` [B, N]; the cache holds mapped keys.
+        `mask` is a padding mask [B, S], or boolean and broadcasts to [B, H, N, keys]; without one the layer's own
+        pattern and causality hold. `positions` [B, N] count from 0 where none are given. `rotation` and `bias`
+        [1, H, N, keys] are those of a position that the layers of a model share; `past` tokens are in the cache, which
+        holds mapped keys.
         """
-        positions = count_positions(states) if positions is None else positions
+        positions = past + count_positions(states) if positions is None else positions
+        if mask is None or mask.ndim == 2:
+            mask = self.own_mask(states, source, mask)
+        rotation = self.position.rotation(positions) if rotation is None and source is None else rotation
         query = self.split_heads(self.q_proj(states))
-        if rotation is not None:
-            query = rotate(query, rotation)
+        query = query if rotation is None else rotate(query, rotation)
         if source is None:
             key, value = self.self_keys(states, positions, rotation, cache)
         else:
             key, value = self.source_keys(source, cache)
+        mapped_query, scale, distance_width = self.map_query(query, positions)
         output, weights = backend(
             self,
-            self.scorer.map_query(query, positions),
+            mapped_query,
             key,
             value,
             mask,
             dropout=self.dropout if self.training else 0.0,
-            scaling=self.scorer.scale,
+            scaling=scale,
+            **distance_width,
+            **self.extra_terms(query, mask, bias, positions, past, key.shape[2]),
         )
         return self.o_proj(output.flatten(-2)), weights
+
+    def map_query(self, query: Tensor, positions: Tensor) -> tuple[Tensor, float, dict[str, int]]:
+        """[B, H, N, D] -> the mapped query [B, H, N, M], the factor of its product with mapped keys, and the columns of
+        it that are no pairwise scorer's."""
+        mapped = self.scorer.map_query(self.position.content_query(query), positions)
+        distance = self.position.map_query(query, positions)
+        if distance is None:
+            return mapped, self.scorer.scale, {}
+        if isinstance(self.scorer, PairwiseScorer):
+            return torch.cat([mapped, distance], dim=-1), self.scorer.scale, {"distance_width": distance.shape[-1]}
+        return torch.cat([self.scorer.scale * mapped, distance], dim=-1), 1.0, {}
+
+    def map_key(self, key: Tensor, positions: Tensor) -> Tensor:
+        """[B, G, N, D] -> [B, G, N, M]."""
+        mapped = self.scorer.map_key(key, positions)
+        distance = self.position.map_key(positions, mapped.dtype)
+        if distance is None:
+            return mapped
+        return torch.cat([mapped, distance.expand(mapped.shape[0], -1, -1, -1)], dim=-1)
 
     def self_keys(
         self, states: Tensor, positions: Tensor, rotation: tuple[Tensor, Tensor] | None, cache: Cache | None
     ) -> tuple[Tensor, Tensor]:
         """Mapped keys and values of all tokens so far, [B, G, keys, M] and [B, G, keys, D]."""
-        key, value = self.split_heads(self.k_proj(states)), self.split_heads(self.v_proj(states))
-        if rotation is not None:
-            key = rotate(key, rotation)
-        key = self.scorer.map_key(key, positions)
+        key, value = self.project(states)
+        key = self.map_key(key if rotation is None else rotate(key, rotation), positions)
         if cache is None:
             return key, value
         own = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
@@ -124,13 +170,66 @@ class Attention(nn.Module):
         if cache is not None and cache.is_updated.get(self.layer_idx):
             layer = cache.cross_attention_cache.layers[self.layer_idx]
             return layer.keys, layer.values
-        key = self.scorer.map_key(self.split_heads(self.k_proj(source)), count_positions(source))
-        value = self.split_heads(self.v_proj(source))
+        key, value = self.project(source)
+        key = self.map_key(key, count_positions(source))
         if cache is not None:
             key, value = cache.cross_attention_cache.update(key, value, self.layer_idx)
             cache.is_updated[self.layer_idx] = True
         return key, value
 
+    def project(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, G, N, D] as `sharing` has them."""
+        key = self.split_heads((self.q_proj if self.k_proj is None else self.k_proj)(states))
+        return key, key if self.v_proj is None else self.split_heads(self.v_proj(states))
+
     def split_heads(self, states: Tensor) -> Tensor:
         """[B, N, heads · D] -> [B, heads, N, D]."""
         return states.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+    def own_mask(self, states: Tensor, source: Tensor | None, padding: Tensor | None) -> Tensor | None:
+        """The mask that pattern, causality and padding [B, S] make; None where the causal flag says as much."""
+        if source is not None:
+            return build_mask("eager", states=states, attention_mask=padding, causal=False, num_keys=source.shape[1])
+        return build_mask(
+            "eager",
+            states=states,
+            attention_mask=padding,
+            causal=self.is_causal,
+            pattern=self.pattern,
+            attend_to_self=self.attend_to_self,
+        )
+
+    def extra_terms(
+        self,
+        query: Tensor,
+        mask: Tensor | None,
+        bias: Tensor | None,
+        positions: Tensor,
+        past: int | Tensor,
+        num_keys: int,
+    ) -> dict[str, Tensor]:
+        """What the backend adds to the scores or multiplies the weights with, as far as the parts have it."""
+        places = past + torch.arange(query.shape[2], device=query.device)
+        key_places = torch.arange(num_keys, device=query.device)
+        own_terms = (self.scorer.bias(places, key_places), self.position.bias(places, key_places))
+        terms = [term for term in (bias, *own_terms) if term is not None]
+        extra: dict[str, Tensor] = {}
+        if terms:
+            extra["position_bias"] = sum(terms[1:], start=terms[0]).to(query.dtype)
+        if not self.normalizer.cancels_query_term:
+            term = self.scorer.query_term(self.position.content_query(query))
+            extra |= {} if term is None else {"query_term": term}
+        if isinstance(self.pattern, LocalP):
+            num_allowed = count_allowed(mask, places, num_keys, causal=self.is_causal)
+            first = places - positions  # where each query's document starts in its row
+            key_positions = key_places - first[:, None, :, None]
+            extra["window_weight"] = self.pattern.window_weight(query, num_allowed, key_positions)
+        return extra
+
+
+def count_allowed(mask: Tensor | None, places: Tensor, num_keys: int, *, causal: bool) -> Tensor:
+    """How many keys each query may meet, [B or 1, H or 1, N, 1]."""
+    if mask is not None:
+        boolean = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+        return boolean.sum(-1, keepdim=True)
+    return (places + 1 if causal else torch.full_like(places, num_keys))[None, None, :, None]

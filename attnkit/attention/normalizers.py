@@ -1,25 +1,41 @@
-"""From the scores of a query to its weights."""
+"""From the scores of a query to its weights.
+
+Shapes: B batch, H heads, Q queries, K keys.
+"""
 
 from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import initialization as init
 
 from attnkit.registry import Registry
 
 
 class Normalizer(nn.Module, ABC):
-    """Turns scores [B, H, Q, K] into weights [B, H, Q, K].
-
-    A query that may meet no key has weights 0.
-    """
+    """Turns scores [B, H, Q, K] into weights [B, H, Q, K]. A query that may meet no key has weights 0."""
 
     cancels_query_term: bool
-    """Whether adding a number to all scores of a query leaves its weights as they are."""
+    """Adding a number to all scores of a query leaves its weights as they are."""
+
+    fused: bool = False
+    """The weights are those of softmax, over the keys and at most one extra key without a value: fused kernels have them."""
+
+    def __init__(self, *, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
 
     @abstractmethod
     def forward(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
         """`allowed` is True where query and key may meet and broadcasts to the scores; None lets all pairs meet."""
+
+    def sink(self) -> Tensor | None:
+        """The scores [H] of an extra key without a value that every query meets; None where there is no such key."""
+        return None
+
+    def reset_parameters(self) -> None:
+        """Set every parameter and buffer of the class to its initial value."""
 
 
 normalizers: Registry[Normalizer] = Registry("normalizer")
@@ -30,15 +46,238 @@ class Softmax(Normalizer):
     """weight_ij = exp(s_ij) / Σ_k exp(s_ik), over the keys that query i may meet."""
 
     cancels_query_term = True
+    fused = True
+
+    def forward(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        return masked_softmax(scores, allowed)
+
+
+@normalizers.register("softmax1")
+class Softmax1(Normalizer):
+    """weight_ij = exp(s_ij) / (1 + Σ_k exp(s_ik)): a head may abstain (Miller 2023)."""
+
+    cancels_query_term = False
+    fused = True
+
+    def forward(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        return softmax_with_sink(scores, allowed, self.sink().to(scores.device))
+
+    def sink(self) -> Tensor:
+        return torch.zeros(self.num_heads)
+
+
+@normalizers.register("sink")
+class Sink(Normalizer):
+    """weight_ij = exp(s_ij) / (exp(z_h) + Σ_k exp(s_ik)) with a learned z per head, started at 0 (OpenAI 2025, gpt-oss)."""
+
+    cancels_query_term = False
+    fused = True
+
+    def __init__(self, *, num_heads: int) -> None:
+        super().__init__(num_heads=num_heads)
+        self.logit = nn.Parameter(torch.empty(num_heads))
+        self.reset_parameters()
+
+    def forward(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        return softmax_with_sink(scores, allowed, self.logit)
+
+    def sink(self) -> Tensor:
+        return self.logit
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        init.zeros_(self.logit)
+
+
+@normalizers.register("sparsemax")
+class Sparsemax(Normalizer):
+    """weight_i = max(s_i - τ, 0), the point of the simplex nearest to the scores (Martins 2016, section 2.2).
+
+    τ = (Σ_S s - 1) / |S| over the support S, which is found by sorting.
+    """
+
+    cancels_query_term = True
+
+    def forward(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        scores = shift_to_zero(scores, allowed, masked=-2.0)  # nothing below max - 1 is in the support
+        with torch.no_grad():
+            ordered = scores.sort(dim=-1, descending=True).values
+            rank = torch.arange(1, scores.shape[-1] + 1, device=scores.device)
+            inside = 1 + rank * ordered > ordered.cumsum(-1)
+            support = scores >= ordered.gather(-1, inside.sum(-1, keepdim=True) - 1)
+        threshold = ((scores * support).sum(-1, keepdim=True) - 1) / support.sum(-1, keepdim=True)
+        return keep_allowed((scores - threshold).clamp(min=0), allowed)
+
+
+@normalizers.register("entmax15")
+class Entmax15(Normalizer):
+    """weight_i = max(s_i/2 - τ, 0)², between softmax and sparsemax (Peters 2019, α = 1.5).
+
+    With m and v the mean and the sum of squared deviations of s/2 over the support S: τ = m - √((1 - v) / |S|).
+    """
+
+    cancels_query_term = True
+
+    def forward(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        scores = shift_to_zero(scores, allowed, masked=-4.0) / 2  # nothing below max - 2 is in the support
+        with torch.no_grad():
+            ordered = scores.sort(dim=-1, descending=True).values
+            rank = torch.arange(1, scores.shape[-1] + 1, device=scores.device)
+            mean, square = ordered.cumsum(-1) / rank, ordered.square().cumsum(-1) / rank
+            variation = rank * (square - mean.square())
+            inside = mean - ((1 - variation) / rank).clamp(min=0).sqrt() <= ordered
+            support = scores >= ordered.gather(-1, inside.sum(-1, keepdim=True) - 1)
+        size = support.sum(-1, keepdim=True)
+        mean = (scores * support).sum(-1, keepdim=True) / size
+        variation = ((scores - mean).square() * support).sum(-1, keepdim=True)
+        threshold = mean - ((1 - variation) / size).clamp(min=torch.finfo(scores.dtype).tiny).sqrt()
+        return keep_allowed((scores - threshold).clamp(min=0).square(), allowed)
+
+
+@normalizers.register("sigmoid")
+class Sigmoid(Normalizer):
+    """weight_ij = σ(s_ij - log n_i), n_i the number of keys that query i may meet (Ramapuram 2024): keys do not compete."""
+
+    cancels_query_term = False
 
     def forward(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
         if allowed is None:
-            return softmax(scores)
+            return torch.sigmoid(scores - torch.tensor(float(scores.shape[-1])).log())
+        count = allowed.sum(-1, keepdim=True).clamp(min=1).to(scores.dtype)
+        return keep_allowed(torch.sigmoid(scores - count.log()), allowed)
+
+
+@normalizers.register("hard")
+class Hard(Normalizer):
+    """All weight on the key with the highest score; the gradient is that of softmax (straight-through, Bengio 2013)."""
+
+    cancels_query_term = True
+
+    def forward(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        return straight_through(masked_softmax(scores, allowed), allowed)
+
+
+@normalizers.register("gumbel")
+class Gumbel(Normalizer):
+    """In training all weight on one key drawn from softmax, with the gradient of a softmax at temperature τ of the same
+    draw (straight-through Gumbel-softmax, Jang 2017); afterwards all weight on the highest score.
+
+    τ = max(final, initial · exp(-decay · t)) after t training passes; t is saved with the model.
+    """
+
+    cancels_query_term = True
+
+    def __init__(
+        self,
+        *,
+        initial_temperature: float = 1.0,
+        final_temperature: float = 0.5,
+        decay: float = 1e-4,
+        num_heads: int,
+    ) -> None:
+        super().__init__(num_heads=num_heads)
+        self.initial_temperature = initial_temperature
+        self.final_temperature = final_temperature
+        self.decay = decay
+        self.register_buffer("num_passes", torch.zeros((), dtype=torch.long))
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        init.zeros_(self.num_passes)
+
+    def temperature(self) -> Tensor:
+        return (self.initial_temperature * torch.exp(-self.decay * self.num_passes)).clamp(min=self.final_temperature)
+
+    def forward(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        if not self.training:
+            return straight_through(masked_softmax(scores, allowed), allowed)
+        noise = -torch.log(torch.empty_like(scores).exponential_().clamp(min=torch.finfo(scores.dtype).tiny))
+        soft = masked_softmax((scores + noise) / self.temperature().to(scores.dtype), allowed)
+        self.num_passes += 1
+        return straight_through(soft, allowed)
+
+
+@normalizers.register("stochastic")
+class Stochastic(Normalizer):
+    """In training all weight on one key drawn from softmax, without a gradient of its own: the draw is an action
+    (Xu 2015, section 4.1). Afterwards all weight on the highest score.
+
+    The model adds to its loss, per row with loss L and over all draws a of all layers,
+        (L - b) · mean log p(a) - entropy_bonus · mean H(p),    b ← 0.9 b + 0.1 mean L
+    which is REINFORCE (Williams 1992) with a moving baseline.
+    """
+
+    cancels_query_term = True
+
+    def __init__(self, *, entropy_bonus: float = 0.01, num_heads: int) -> None:
+        super().__init__(num_heads=num_heads)
+        self.entropy_bonus = entropy_bonus
+        self.log_probability: Tensor | None = None  # [B], the mean over heads and queries of the last draw
+        self.entropy: Tensor | None = None  # [B]
+        self.register_buffer("baseline", torch.zeros(()))
+        self.register_buffer("has_baseline", torch.zeros((), dtype=torch.bool))
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        init.zeros_(self.baseline)
+        init.zeros_(self.has_baseline)
+
+    def forward(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        soft = masked_softmax(scores, allowed)
+        if not self.training:
+            return straight_through(soft.detach(), allowed)
+        empty = soft.sum(-1) == 0
+        draws = torch.multinomial((soft + empty[..., None]).flatten(0, 2), 1).view(*soft.shape[:-1], 1)
+        logs = soft.clamp(min=torch.finfo(soft.dtype).tiny).log()
+        self.log_probability = logs.gather(-1, draws)[..., 0].masked_fill(empty, 0).mean((1, 2))
+        self.entropy = -(soft * logs).sum(-1).mean((1, 2))
+        return keep_allowed(torch.zeros_like(soft).scatter(-1, draws, 1.0), allowed)
+
+    def policy_loss(self, row_loss: Tensor) -> Tensor:
+        """The loss that teaches the last draw, from the losses [B] that followed it."""
+        assert self.log_probability is not None, "policy_loss() follows a training pass"
+        reward = row_loss.detach()
+        baseline = torch.where(self.has_baseline, self.baseline, reward.mean())
+        loss = ((reward - baseline) * self.log_probability - self.entropy_bonus * self.entropy).mean()
+        with torch.no_grad():
+            self.baseline.copy_(0.9 * baseline + 0.1 * reward.mean())
+            self.has_baseline.fill_(True)
+        self.log_probability = self.entropy = None
+        return loss
+
+
+def masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
+    """Softmax over the allowed keys, at least in fp32 inside."""
+    if allowed is not None:
         # The lowest finite score, not -inf, keeps the gradient of a query without keys finite.
-        return softmax(scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)) * allowed
-
-
-def softmax(scores: Tensor) -> Tensor:
-    """Softmax over keys, at least in fp32 inside."""
+        scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
     wide = torch.promote_types(scores.dtype, torch.float32)
-    return torch.softmax(scores, dim=-1, dtype=wide).to(scores.dtype)
+    return keep_allowed(torch.softmax(scores, dim=-1, dtype=wide).to(scores.dtype), allowed)
+
+
+def softmax_with_sink(scores: Tensor, allowed: Tensor | None, sink: Tensor) -> Tensor:
+    """Softmax over the allowed keys and one extra key of score `sink` [H], whose weight is dropped."""
+    sink = sink.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
+    if allowed is not None:
+        scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    weights = torch.softmax(torch.cat([scores, sink], dim=-1), dim=-1, dtype=wide)[..., :-1]
+    return keep_allowed(weights.to(scores.dtype), allowed)
+
+
+def keep_allowed(weights: Tensor, allowed: Tensor | None) -> Tensor:
+    return weights if allowed is None else weights * allowed
+
+
+def shift_to_zero(scores: Tensor, allowed: Tensor | None, *, masked: float) -> Tensor:
+    """Scores whose highest allowed one is 0, and `masked` where query and key may not meet."""
+    if allowed is None:
+        return scores - scores.detach().amax(-1, keepdim=True)
+    highest = scores.detach().masked_fill(~allowed, torch.finfo(scores.dtype).min).amax(-1, keepdim=True)
+    return (scores - highest).masked_fill(~allowed, masked)
+
+
+def straight_through(soft: Tensor, allowed: Tensor | None) -> Tensor:
+    """One-hot at the highest weight, with the gradient of the weights."""
+    one_hot = F.one_hot(soft.argmax(-1), soft.shape[-1]).to(soft.dtype)
+    return keep_allowed(one_hot, allowed) + soft - soft.detach()

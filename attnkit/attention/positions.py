@@ -1,26 +1,54 @@
-"""Where order enters: added to the token embeddings, or as a rotation of queries and keys."""
+"""Where order enters: added to token embeddings, as a rotation of queries and keys, or as a term of the score.
 
+Shapes: B batch, N tokens, H query heads, G key-value heads, Q queries, K keys.
+"""
+
+import math
 from abc import ABC
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedConfig
 from transformers import initialization as init
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from attnkit.errors import UsageError, nearest
 from attnkit.registry import Registry
 
 
 class Position(nn.Module, ABC):
-    """One way in which a model knows the order of its tokens. A class of this kind defines `embed` or `rotation`."""
+    """One way in which a model knows the order of its tokens. A class of this kind defines one of `embed`, `rotation`,
+    `bias`, or both `map_query` and `map_key`."""
 
-    max_trained: int | None = None
-    """Positions that have parameters of their own; None where any position can be computed."""
+    acts_on_scores: bool = False
+    """Order enters where query and key meet, by a rotation of both or by a term of the score."""
 
-    def __init__(self, *, hidden_size: int, head_dim: int, max_positions: int) -> None:
+    per_layer: bool = False
+    """Each layer has its own; otherwise the layers of a model share one."""
+
+    def __init__(
+        self,
+        *,
+        hidden_size: int,
+        head_dim: int,
+        num_heads: int,
+        num_key_value_heads: int,
+        max_positions: int,
+        causal: bool,
+    ) -> None:
         super().__init__()
         self.hidden_size = hidden_size
         self.head_dim = head_dim
+        self.num_heads = num_heads
+        self.num_key_value_heads = num_key_value_heads
         self.max_positions = max_positions
+        self.causal = causal
+
+    @property
+    def max_trained(self) -> int | None:
+        """Positions that have parameters of their own; None where any position can be computed."""
+        return None
 
     def embed(self, positions: Tensor) -> Tensor | None:
         """[B, N] -> [B, N, hidden_size], added to the token embeddings."""
@@ -28,6 +56,22 @@ class Position(nn.Module, ABC):
 
     def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor] | None:
         """[B, N] -> cosines and sines [B, 1, N, head_dim] in fp32, applied to queries and keys by `rotate`."""
+        return None
+
+    def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor | None:
+        """Positions [Q] and [K] -> a term of the score [1, H, Q, K]."""
+        return None
+
+    def content_query(self, query: Tensor) -> Tensor:
+        """[B, H, Q, head_dim], the query as the scorer sees it."""
+        return query
+
+    def map_query(self, query: Tensor, positions: Tensor) -> Tensor | None:
+        """[B, H, Q, head_dim] -> [B, H, Q, M], whose product with the mapped key is a term of the score."""
+        return None
+
+    def map_key(self, positions: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """[B, K] -> [B, G, K, M]."""
         return None
 
     def reset_parameters(self) -> None:
@@ -50,11 +94,14 @@ class Learned(Position):
     RoBERTa (Liu 2019) has offset 2: with padding at position -1, row 1 is that of padding.
     """
 
-    def __init__(self, *, offset: int = 0, **shape: int) -> None:
+    def __init__(self, *, offset: int = 0, **shape: Any) -> None:
         super().__init__(**shape)
         self.offset = offset
-        self.max_trained = self.max_positions
         self.embedding = nn.Embedding(self.max_positions + offset, self.hidden_size)
+
+    @property
+    def max_trained(self) -> int:
+        return self.max_positions
 
     def embed(self, positions: Tensor) -> Tensor:
         return self.embedding((positions + self.offset).clamp(min=0))
@@ -69,17 +116,15 @@ class Sinusoidal(Position):
     `layout` "halves" has all sines before all cosines, as tensor2tensor and Marian do.
     """
 
-    def __init__(self, *, layout: Literal["interleaved", "halves"] = "interleaved", **shape: int) -> None:
+    def __init__(self, *, layout: Literal["interleaved", "halves"] = "interleaved", **shape: Any) -> None:
         super().__init__(**shape)
         self.layout = layout
 
     def embed(self, positions: Tensor) -> Tensor:
-        # The angle of a late position has too few digits left in fp32.
-        even = torch.arange(0, self.hidden_size, 2, device=positions.device, dtype=torch.float64)
-        angle = positions[..., None].double() / 10000.0 ** (even / self.hidden_size)
+        sine, cosine = waves(positions, self.hidden_size)
         if self.layout == "halves":
-            return torch.cat([angle.sin(), angle.cos()[..., : self.hidden_size // 2]], dim=-1).float()
-        return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)[..., : self.hidden_size].float()
+            return torch.cat([sine, cosine[..., : self.hidden_size // 2]], dim=-1).float()
+        return torch.stack([sine, cosine], dim=-1).flatten(-2)[..., : self.hidden_size].float()
 
 
 @positions.register("rope")
@@ -88,25 +133,179 @@ class Rope(Position):
 
     The score of rotated vectors depends on the distance of their positions. Dimensions j and j + d/2 of a head turn
     together, by the angle i · base^(-2j/d).
+
+    `scaling` names a way to reach beyond the trained length: "linear" (Chen 2023), "dynamic" (NTK, bloc97 2023), "yarn"
+    (Peng 2023) or another of transformers' rope types, with the given `factor` on the trained length.
     """
 
-    def __init__(self, *, base: float = 10000.0, **shape: int) -> None:
+    acts_on_scores = True
+
+    def __init__(self, *, base: float = 10000.0, scaling: str = "default", factor: float = 1.0, **shape: Any) -> None:
         super().__init__(**shape)
         if self.head_dim % 2:
-            raise ValueError(f"rope turns pairs of dimensions, and head_dim {self.head_dim} is odd")
+            raise UsageError(f"position 'rope' turns pairs of dimensions, and head_dim {self.head_dim} is odd")
+        if scaling != "default" and scaling not in ROPE_INIT_FUNCTIONS:
+            raise UsageError(f"position 'rope': unknown scaling {scaling!r}: {nearest(scaling, ROPE_INIT_FUNCTIONS)}")
         self.base = base
+        self.scaling = scaling
+        self.factor = factor
         self.register_buffer("frequency", torch.empty(self.head_dim // 2), persistent=False)
         self.reset_parameters()
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        even = torch.arange(0, self.head_dim, 2, dtype=torch.float32)
-        init.copy_(self.frequency, 1 / self.base ** (even / self.head_dim))
+        init.copy_(self.frequency, self.frequencies(self.max_positions)[0])
+
+    def frequencies(self, num_positions: int) -> tuple[Tensor, float]:
+        """Angle per position [head_dim / 2] for a text of `num_positions`, and a factor on cosines and sines."""
+        if self.scaling == "default":
+            even = torch.arange(0, self.head_dim, 2, dtype=torch.float32)
+            return 1 / self.base ** (even / self.head_dim), 1.0
+        parameters = {"rope_type": self.scaling, "rope_theta": self.base, "factor": self.factor}
+        config = PreTrainedConfig()
+        config.head_dim, config.max_position_embeddings = self.head_dim, self.max_positions
+        config.rope_parameters = parameters | {"original_max_position_embeddings": self.max_positions}
+        return ROPE_INIT_FUNCTIONS[self.scaling](config, device="cpu", seq_len=num_positions)
 
     def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        angle = positions[:, None, :, None].float() * self.frequency.float()
+        frequency, amplitude = self.frequency.float(), 1.0
+        if self.scaling == "dynamic":  # the frequencies depend on how long the text has become
+            frequency = self.frequencies(max(self.max_positions, int(positions.max()) + 1))[0].to(positions.device)
+        elif self.scaling != "default":
+            amplitude = self.frequencies(self.max_positions)[1]
+        angle = positions[:, None, :, None].float() * frequency
         angle = torch.cat([angle, angle], dim=-1)
-        return angle.cos(), angle.sin()
+        return amplitude * angle.cos(), amplitude * angle.sin()
+
+
+@positions.register("alibi")
+class Alibi(Position):
+    """A penalty for distance, of another slope in each head (Press 2022).
+
+    score(i, j) += -m_h |i - j|,  m_h = 2^(-8h/H), h = 1 … H
+
+    In a causal model the term is m_h · j, one product more in the score (m_h · i cancels); otherwise it is a table.
+    """
+
+    acts_on_scores = True
+    per_layer = True
+
+    def slopes(self, device: torch.device) -> Tensor:
+        return 2.0 ** (-8.0 / self.num_heads * torch.arange(1, self.num_heads + 1, device=device))
+
+    def map_query(self, query: Tensor, positions: Tensor) -> Tensor | None:
+        if not self.causal:
+            return None
+        slope = self.slopes(query.device)[:, None, None]
+        return torch.cat([256 * slope, slope], dim=-1).to(query.dtype).expand(*query.shape[:-1], 2)
+
+    def map_key(self, positions: Tensor, dtype: torch.dtype) -> Tensor | None:
+        if not self.causal:
+            return None
+        # Two columns: half precision holds no position above 256 exactly.
+        parts = torch.stack([positions // 256, positions % 256], dim=-1).to(dtype)
+        return parts[:, None].expand(-1, self.num_key_value_heads, -1, -1)
+
+    def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor | None:
+        if self.causal:
+            return None
+        distance = (query_positions[:, None] - key_positions).abs()
+        return (-self.slopes(distance.device)[:, None, None] * distance)[None]
+
+
+@positions.register("t5")
+class T5Buckets(Position):
+    """A learned number per head and bucket of distance, the same in all layers (Raffel 2020, section 2.1).
+
+    score(i, j) += b_h[bucket(j - i)]; half of the buckets hold one distance each, the others grow logarithmically up to
+    `max_distance`. A causal model has buckets for the past only.
+    """
+
+    acts_on_scores = True
+
+    def __init__(self, *, num_buckets: int = 32, max_distance: int = 128, **shape: Any) -> None:
+        super().__init__(**shape)
+        self.num_buckets = num_buckets
+        self.max_distance = max_distance
+        self.embedding = nn.Embedding(num_buckets, self.num_heads)
+
+    def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        bucket = self.bucket(key_positions - query_positions[:, None])  # [Q, K]
+        return self.embedding(bucket).permute(2, 0, 1)[None]
+
+    def bucket(self, offset: Tensor) -> Tensor:
+        """The bucket of each offset j - i."""
+        num_buckets, first = self.num_buckets, torch.zeros_like(offset)
+        if self.causal:
+            distance = (-offset).clamp(min=0)
+        else:
+            num_buckets //= 2
+            distance, first = offset.abs(), (offset > 0).long() * num_buckets
+        exact = num_buckets // 2
+        growth = torch.log(distance.clamp(min=1).float() / exact) / math.log(self.max_distance / exact)
+        far = (exact + (growth * (num_buckets - exact)).long()).clamp(max=num_buckets - 1)
+        return first + torch.where(distance < exact, distance, far)
+
+
+@positions.register("transformer_xl")
+class TransformerXL(Position):
+    """The query meets the distance to each key (Dai 2019, section 3.3).
+
+    score(i, j) = score(q_i + u, k_j) + (q_i + v) · W_R R_(i-j) / √d,  R_n = [sin(nω), cos(nω)]
+
+    with u, v [d] per head, W_R [width, d] per head and ω the frequencies of the sinusoids of `width`, the head width
+    where it is not given. As R_(i-j) is R_j turned by i, the term is a product of a map of the query at i and R_j.
+    W_R starts from N(0, 1/width), u and v at 0.
+    """
+
+    acts_on_scores = True
+    per_layer = True
+
+    def __init__(self, *, width: int | None = None, **shape: Any) -> None:
+        super().__init__(**shape)
+        self.width = self.head_dim + self.head_dim % 2 if width is None else width
+        if self.width % 2:
+            raise UsageError(f"position 'transformer_xl' has pairs of waves, and width {self.width} is odd")
+        self.content_prior = nn.Parameter(torch.empty(self.num_heads, self.head_dim))
+        self.distance_prior = nn.Parameter(torch.empty(self.num_heads, self.head_dim))
+        self.weight = nn.Parameter(torch.empty(self.num_heads, self.width, self.head_dim))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        init.zeros_(self.content_prior)
+        init.zeros_(self.distance_prior)
+        init.normal_(self.weight, std=self.width**-0.5)
+
+    def content_query(self, query: Tensor) -> Tensor:
+        return query + self.content_prior[:, None]
+
+    def map_query(self, query: Tensor, positions: Tensor) -> Tensor:
+        wish = (query + self.distance_prior[:, None]) @ self.weight.transpose(-1, -2) * self.head_dim**-0.5
+        of_sine, of_cosine = wish.chunk(2, dim=-1)
+        sine, cosine = self.waves(positions)
+        # sin((i-j)ω) = sin(iω)cos(jω) - cos(iω)sin(jω) and cos((i-j)ω) = cos(iω)cos(jω) + sin(iω)sin(jω)
+        on_sine = of_cosine * sine - of_sine * cosine
+        on_cosine = of_sine * sine + of_cosine * cosine
+        return torch.cat([on_sine, on_cosine], dim=-1).to(query.dtype)
+
+    def map_key(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
+        waves = torch.cat(self.waves(positions), dim=-1).to(dtype)
+        return waves.expand(-1, self.num_key_value_heads, -1, -1)
+
+    def waves(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """sin(iω) and cos(iω), [B, 1, N, width / 2]."""
+        sine, cosine = waves(positions[:, None], self.width)
+        wide = torch.promote_types(self.weight.dtype, torch.float32)
+        return sine.to(wide), cosine.to(wide)
+
+
+def waves(positions: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """sin(iω_j) and cos(iω_j) of positions i, [..., width / 2 rounded up], with ω_j = 10000^(-2j/width), in fp64: the
+    angle of a late position has too few digits left in fp32."""
+    even = torch.arange(0, width, 2, device=positions.device, dtype=torch.float64)
+    angle = positions[..., None].double() / 10000.0 ** (even / width)
+    return angle.sin(), angle.cos()
 
 
 def rotate(states: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:

@@ -1,6 +1,7 @@
 """What a scorer is: two maps of single tokens and a pair function.
 
-Shapes: B batch, H query heads, G key-value heads (H is a multiple of G), Q queries, K keys, D head width, M mapped width.
+Shapes: B batch, H query heads, G key-value heads (H is a multiple of G), Q queries, K keys, D head width, M mapped
+width.
 """
 
 from abc import ABC
@@ -15,13 +16,22 @@ from attnkit.registry import Registry
 class Scorer(nn.Module, ABC):
     """A score that is a dot product after a map of each query and each key alone.
 
-    score(q, k) = scale · ⟨map_query(q), map_key(k)⟩ + query_term(q)
+    score(q, k) = scale · ⟨map_query(q), map_key(k)⟩ + query_term(q) + bias(i, j),  q at position i, k at position j
 
     Because the map of a key does not depend on the query, such a score runs on every attention backend and a cache may
     hold mapped keys. The query term moves all scores of a query alike, so softmax cancels it.
     """
 
     scale: float = 1.0
+
+    knows_order: bool = False
+    """The score depends on the positions of query and key, so a position that acts on scores would say it twice."""
+
+    compares: bool = True
+    """The score compares query and key. Where it does not, a rotation of both could not tell their distance."""
+
+    without_gradient: dict[str, str] = {}
+    """Parameters that get no gradient under a normalizer that cancels the query term, and why."""
 
     def __init__(
         self, *, num_heads: int, head_dim: int, max_positions: int, num_key_value_heads: int | None = None
@@ -31,6 +41,11 @@ class Scorer(nn.Module, ABC):
         self.num_key_value_heads = num_heads if num_key_value_heads is None else num_key_value_heads
         self.head_dim = head_dim
         self.max_positions = max_positions
+
+    @property
+    def max_trained(self) -> int | None:
+        """Positions that have parameters of their own; None where the score can be computed at any position."""
+        return None
 
     def map_query(self, query: Tensor, positions: Tensor) -> Tensor:
         """[B, H, Q, D] and positions [B, Q] -> [B, H, Q, M]."""
@@ -42,6 +57,10 @@ class Scorer(nn.Module, ABC):
 
     def query_term(self, query: Tensor) -> Tensor | None:
         """[B, H, Q, D] -> [B, H, Q, 1], the part of the score that depends on the query only; None where it is zero."""
+        return None
+
+    def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor | None:
+        """Positions [Q] and [K] -> [1, H, Q, K], the part that depends on the distance i - j only; None where zero."""
         return None
 
     def pair(self, mapped_query: Tensor, mapped_key: Tensor) -> Tensor:
@@ -56,11 +75,15 @@ class Scorer(nn.Module, ABC):
         key_positions: Tensor | None = None,
     ) -> Tensor:
         """The definition: [B, H, Q, D] and [B, G, K, D] -> [B, H, Q, K]. Positions count from 0 where none are given."""
-        mapped_query = self.map_query(query, count_positions(query) if query_positions is None else query_positions)
-        mapped_key = self.map_key(key, count_positions(key) if key_positions is None else key_positions)
+        query_positions = (
+            count_positions(query) if query_positions is None else query_positions.reshape(-1, query.shape[2])
+        )
+        key_positions = count_positions(key) if key_positions is None else key_positions.reshape(-1, key.shape[2])
+        mapped_query = self.map_query(query, query_positions)
+        mapped_key = self.map_key(key, key_positions)
         score = self.scale * self.pair(mapped_query, repeat_heads(mapped_key, mapped_query.shape[1]))
-        term = self.query_term(query)
-        return score if term is None else score + term
+        extras = self.query_term(query), self.bias(query_positions[0], key_positions[0])
+        return sum((extra for extra in extras if extra is not None), start=score)
 
     def reset_parameters(self) -> None:
         """Set every parameter of the class to its initial value. A scorer with parameters must define it, because a
@@ -77,6 +100,18 @@ class PairwiseScorer(Scorer, ABC):
 
     Only the backends `eager` and `pairwise` can compute it.
     """
+
+
+def scaled_pair(
+    scorer: Scorer, mapped_query: Tensor, mapped_key: Tensor, *, scaling: float, distance_width: int
+) -> Tensor:
+    """scaling · pair(query, key), plus the product of the last `distance_width` columns of both, in which a position
+    says how far they are apart: [B, H, Q, M] and [B, H, K, M] -> [B, H, Q, K]."""
+    if distance_width == 0:
+        return scaling * scorer.pair(mapped_query, mapped_key)
+    query, of_query = mapped_query[..., :-distance_width], mapped_query[..., -distance_width:]
+    key, of_key = mapped_key[..., :-distance_width], mapped_key[..., -distance_width:]
+    return scaling * scorer.pair(query, key) + of_query @ of_key.transpose(-1, -2)
 
 
 scorers: Registry[Scorer] = Registry("scorer")

@@ -73,8 +73,9 @@ class Gaussian(Scorer):
       width "per_dimension":  w [d] per head
       width "mahalanobis":    ‖L(q - k)‖² with L [d, d] per head in place of w
 
-    w (or the diagonal of L) starts at (1.5 d)^-¼ or `initial_width`. Mapped as [w²⊙q, -w²/2] · [k, k⊙k], where a scalar w
-    needs one column ‖k‖² only; "mahalanobis" maps Lq and Lk with w = 1. But for L, the key's map has no parameters.
+    w (or the diagonal of L) starts at (1.5 d)^-¼ or `initial_width`. Mapped as [w²⊙q, -w²/2] · [k, k⊙k], where a
+    scalar w needs one column ‖k‖² only; "mahalanobis" maps Lq and Lk with w = 1. But for L, the key's map has no
+    parameters.
     """
 
     def __init__(

@@ -76,3 +76,28 @@ class Multiplicative(Scorer):
 
     def map_key(self, key: Tensor, positions: Tensor) -> Tensor:
         return key @ self.key_factor if self.form == "low_rank" else key
+
+
+@scorers.register("biaffine")
+class Biaffine(Scorer):
+    """Bilinear form and a prior of the key (Dozat 2017, section 2.2).
+
+    score(q, k) = qᵀ W k + u · k, with W [d, d] and u [d] per head
+
+    W starts at I/√d and u at 0, where it is scaled dot. The terms t·q + b of a full biaffine form depend on the query
+    only and are left out.
+    """
+
+    def __init__(self, **shape: int) -> None:
+        super().__init__(**shape)
+        self.weight = nn.Parameter(torch.empty(self.num_heads, self.head_dim, self.head_dim))
+        self.key_prior = nn.Parameter(torch.empty(self.num_heads, self.head_dim))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        init.copy_(self.weight, torch.eye(self.head_dim).expand_as(self.weight) * self.head_dim**-0.5)
+        init.zeros_(self.key_prior)
+
+    def map_query(self, query: Tensor, positions: Tensor) -> Tensor:
+        return query @ self.weight + self.key_prior[:, None]
