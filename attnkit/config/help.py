@@ -18,10 +18,17 @@ def help_text(module: str, name: str, *, usage: str) -> str:
 
 def section_text(settings: Settings, section: str) -> str:
     """The keys of one section."""
-    lines = [f"{section}: {' '.join(settings.doc.split(chr(10) * 2)[0].split())}"] if section else []
+    lines = [paragraphs(f"{section}: {settings.doc}", "    ").removeprefix("    ")] if section else []
     for name, setting in settings.fields.items():
         key = f"{section}.{name}" if section else name
         default = f" = {setting.default}" if setting.default else ""
         lines.append(f"  --{key}  ({setting.hint}{default})")
-        lines += textwrap.wrap(setting.doc, width=WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8)
+        if setting.doc:
+            lines.append(paragraphs(setting.doc, " " * 8))
     return "\n".join(lines)
+
+
+def paragraphs(doc: str, indent: str) -> str:
+    """A docstring as paragraphs of full lines, without the one on errors, which is for callers."""
+    said = [" ".join(part.split()) for part in doc.split("\n\n") if not part.startswith("Raises ")]
+    return "\n".join(textwrap.fill(part, width=WIDTH, initial_indent=indent, subsequent_indent=indent) for part in said)

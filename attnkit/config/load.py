@@ -22,14 +22,19 @@ COMMAND_LINE = "command line"
 FROM_TOKENIZER = ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")
 
 
-def load(run_class: type[Run], arguments: Sequence[str]) -> Run:
+def load(run_class: type[Run], arguments: Sequence[str], *, saved: Path | None = None) -> Run:
     """A run from `--config FILE` (later files win) and `--section.key value` (flags win over files).
 
+    The keys that a `saved` config shares with this kind of run stand in for their defaults.
     Raises one `UsageError` with a line for each problem: a file that cannot be read, an unknown or misspelt key, a
     value of the wrong type, an import that fails, settings that their section or `AttnKitConfig` refuses.
     """
     files, pairs = flags.split(run_class, arguments)
     reading = Reading(run_class)
+    if saved is not None:
+        mapping, lines = strict_yaml.read(saved)
+        shared = {key: value for key, value in mapping.items() if key in reading.keys or key in reading.sections}
+        reading.take_mapping(shared, saved, lines=lines)
     for path in files:
         with reading.problem():
             mapping, lines = strict_yaml.read(path)
@@ -166,6 +171,8 @@ def explicit(model: ModelConfig) -> ModelConfig:
             **{name: value for name, value in values.items() if name != "path" and value is not None}
         )
     except StrictDataclassError as error:
-        raise UsageError(str(error.__cause__ or error)) from error
+        if isinstance(error.__cause__, ValueError):  # anything else is no fault of the user
+            raise UsageError(str(error.__cause__)) from error
+        raise
     unset = [name for name, value in values.items() if value is None and name not in ("path", *FROM_TOKENIZER)]
     return replace(model, **{name: vars(config)[name] for name in unset})

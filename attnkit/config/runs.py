@@ -10,7 +10,7 @@ from attnkit.data.sources import DataConfig
 from attnkit.data.tokenizer import TokenizerConfig
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.tasks.base import TaskConfig
-from attnkit.training.loop import TrainingConfig
+from attnkit.training.settings import TrainingConfig
 from attnkit.training.tracking import TrackingConfig
 
 if TYPE_CHECKING:
@@ -80,6 +80,6 @@ def keys_of(run_class: type, prefix: str = "") -> dict[str, Any]:
     return keys
 
 
-def sections_of(run_class: type) -> dict[str, type]:
+def sections_of(run_class: type) -> dict[str, Any]:
     """The sections of a run by name: each a dataclass of settings."""
     return {name: hint for name, hint in get_type_hints(run_class).items() if is_dataclass(hint)}

@@ -9,6 +9,8 @@ from attnkit.config import strict_yaml
 from attnkit.config.runs import FinetuneRun, PretrainRun, keys_of
 from attnkit.config.source import read_settings
 
+CONFIG = "config.yaml"
+
 Run = TypeVar("Run", PretrainRun, FinetuneRun)
 
 
@@ -32,12 +34,21 @@ def to_text(run: Any) -> str:
     return "\n".join(lines).strip("\n") + "\n"
 
 
-def save(run: Run, path: Path) -> None:
-    """Write a run for people to read and for `--config` to take back.
+def save(run: Run, folder: Path) -> Path:
+    """Write a run into its folder, for people to read and for `--config` to take back; return the file.
 
     `training.resume` and `training.overwrite` say what to do with a folder, not what the run is: they are saved as
     false, so that giving the file back neither deletes nor continues anything.
     """
     run = replace(run, training=replace(run.training, resume=False, overwrite=False))
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = folder / CONFIG
     path.write_text(to_text(run), encoding="utf-8")
+    return path
+
+
+def find_saved(path: Path) -> Path | None:
+    """The config that was saved with a run, given the folder of the run, of its model or of one of its checkpoints."""
+    for folder in (path, *path.absolute().parents[:2]):
+        if (folder / CONFIG).is_file():
+            return folder / CONFIG
+    return None

@@ -6,7 +6,7 @@ Nothing is imported to read them, so that `attnkit pretrain --help` does not wai
 import ast
 import inspect
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -33,7 +33,7 @@ class Settings:
 
 def read_settings(module: str, name: str) -> Settings:
     """The settings class `name` of a module of attnkit, with what it inherits from classes of attnkit."""
-    cls, home = find(module, name)
+    cls, home = resolve(module, ast.Name(name))
     assert isinstance(cls, ast.ClassDef)
     settings = Settings(doc=ast.get_docstring(cls) or "")
     for declared, below in zip(cls.body, [*cls.body[1:], None], strict=True):
@@ -50,7 +50,9 @@ def read_settings(module: str, name: str) -> Settings:
             )
     for base in cls.bases:
         if isinstance(resolve(home, base)[0], ast.ClassDef):
-            settings.fields.update(read_settings(home, ast.unparse(base)).fields)
+            inherited = read_settings(home, ast.unparse(base))
+            settings.fields.update(inherited.fields)
+            settings = replace(settings, doc=f"{settings.doc}\n\n{inherited.doc}")
     return settings
 
 

@@ -1,0 +1,148 @@
+"""The command line: one verb per job. Nothing heavy is imported before a verb is done, so that `--help` is quick."""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from attnkit.config.help import help_text
+from attnkit.errors import UsageError, nearest
+
+USAGE_ERROR, INTERRUPTED = 2, 130  # exit codes
+PATIENCE = 10  # seconds in which the main process may say what is wrong before another one does
+
+FLAGS = "[--config FILE]... [--section.key VALUE]... [--print_config]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verb:
+    """One job: the class whose keys are its flags, and the recipe that takes such a run."""
+
+    summary: str
+    usage: str
+    run: tuple[str, str]
+    """Module and class of the run."""
+    recipe: tuple[str, str]
+    """Module and function of the recipe, which returns what there is to say."""
+    takes_path: bool = False
+    """The first word is a run or a model; it sets `path`, and the run's config sets the keys that the verb shares."""
+
+
+VERBS = {
+    "tokenizer": Verb(
+        summary="train a tokenizer on text and save it",
+        usage=FLAGS,
+        run=("attnkit.config.runs", "TokenizerRun"),
+        recipe=("attnkit.recipes.tokenizer", "make_tokenizer"),
+    ),
+    "pretrain": Verb(
+        summary="train a model on text, from random weights or from a saved model",
+        usage=f"{FLAGS} [--resume | --overwrite]",
+        run=("attnkit.config.runs", "PretrainRun"),
+        recipe=("attnkit.recipes.pretrain", "pretrain"),
+    ),
+    "finetune": Verb(
+        summary="train a saved model for a task",
+        usage=f"{FLAGS} [--resume | --overwrite]",
+        run=("attnkit.config.runs", "FinetuneRun"),
+        recipe=("attnkit.recipes.finetune", "finetune"),
+    ),
+    "generate": Verb(
+        summary="continue a text with a model",
+        usage="RUN_OR_MODEL [--prompt TEXT] [--key VALUE]...",
+        run=("attnkit.recipes.generate", "GenerateRun"),
+        recipe=("attnkit.recipes.generate", "generate"),
+        takes_path=True,
+    ),
+    "evaluate": Verb(
+        summary="measure a pretrained model on held-out text",
+        usage="RUN_OR_MODEL [--section.key VALUE]...",
+        run=("attnkit.recipes.evaluate", "EvaluateRun"),
+        recipe=("attnkit.recipes.evaluate", "evaluate"),
+        takes_path=True,
+    ),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the arguments say and return the exit code: 0, 2 for a mistake of the user, 130 for Ctrl-C."""
+    try:
+        said = answer(list(sys.argv[1:] if arguments is None else arguments))
+    except UsageError as error:
+        complain(error)
+        return USAGE_ERROR
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    if said and is_main_process():
+        print(said)
+    return 0
+
+
+def answer(arguments: list[str]) -> str:
+    """What the command line has to say to some arguments, after the job is done."""
+    name, *rest = arguments or ["--help"]
+    if name in ("-h", "--help"):
+        return overview()
+    if name == "--version":
+        return f"attnkit {version('attnkit')}"
+    if name not in VERBS:
+        raise UsageError(f"unknown verb {name!r}: {nearest(name, VERBS)}")
+    verb = VERBS[name]
+    if "-h" in rest or "--help" in rest:
+        return help_text(*verb.run, usage=f"attnkit {name} {verb.usage}")
+    return do(name, verb, rest)
+
+
+def do(name: str, verb: Verb, arguments: list[str]) -> str:
+    """Load the run of a verb and hand it to its recipe."""
+    loading, saving = import_module("attnkit.config.load"), import_module("attnkit.config.save")
+    saved = None
+    if verb.takes_path:
+        if not arguments or arguments[0].startswith("--"):
+            raise UsageError(f"{name} needs a model: attnkit {name} {verb.usage}")
+        saved = saving.find_saved(Path(arguments[0]))
+        arguments = ["--path", *arguments]
+    print_config = "--print_config" in arguments
+    run = loading.load(part(*verb.run), [word for word in arguments if word != "--print_config"], saved=saved)
+    if print_config:
+        return saving.to_text(run).rstrip("\n")
+    return part(*verb.recipe)(run)
+
+
+def part(module: str, name: str) -> Any:
+    """A class or function by the module that holds it."""
+    return vars(import_module(module))[name]
+
+
+def overview() -> str:
+    """The help of the command itself."""
+    verbs = "\n".join(f"  {name:<12}{verb.summary}" for name, verb in VERBS.items())
+    return (
+        "usage: attnkit VERB [--help] ...\n\n"
+        "Transformers whose attention score is a part you can swap.\n\n"
+        f"{verbs}\n\n"
+        "  --version   the version of attnkit\n"
+        "  --help      this text; after a verb, all that the verb can be told"
+    )
+
+
+def is_main_process() -> bool:
+    """Whether this is the process of a launch that speaks to the user."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def complain(error: UsageError) -> None:
+    """Say what is wrong, once per launch, with a line for each problem.
+
+    All processes meet most mistakes, and the launcher ends all when one ends: so the others give the main process time
+    to say it, and speak only of what it did not meet.
+    """
+    if not is_main_process():
+        time.sleep(PATIENCE)
+    for line in str(error).splitlines():
+        print(f"attnkit: error: {line}", file=sys.stderr, flush=True)

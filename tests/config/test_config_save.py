@@ -1,0 +1,73 @@
+"""The saved form of a run, and the help: every key with its meaning."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attnkit.config import strict_yaml
+from attnkit.config.help import help_text
+from attnkit.config.load import load
+from attnkit.config.runs import FinetuneRun, ModelConfig, PretrainRun, TokenizerRun, keys_of
+from attnkit.config.save import find_saved, save, to_text
+from attnkit.training.settings import TrainingConfig
+
+RUNS = [PretrainRun, FinetuneRun, TokenizerRun]
+
+
+@pytest.mark.parametrize("run_class", RUNS)
+def test_a_saved_run_has_every_key_and_is_read_back(run_class: type, tmp_path: Path) -> None:
+    run = load(run_class, ["--data.source", "[no, '3', on]", "--data.held_out_fraction", "1e-2"])
+    path = tmp_path / "config.yaml"
+    path.write_text(to_text(run), encoding="utf-8")
+    _, lines = strict_yaml.read(path)
+    assert keys_of(run_class).keys() <= lines.keys()
+    assert load(run_class, ["--config", str(path)]) == run
+
+
+def test_a_saved_run_neither_deletes_nor_continues(tmp_path: Path) -> None:
+    run = PretrainRun(training=TrainingConfig(overwrite=True, seed=3))
+    path = save(run, tmp_path)
+    assert load(PretrainRun, ["--config", str(path)]).training == replace(run.training, overwrite=False)
+
+
+def test_imports_of_a_saved_run_do_not_depend_on_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "my_import.py").write_text("")
+    (tmp_path / "first.yaml").write_text("imports: [my_import.py]\n")
+    run = load(PretrainRun, ["--config", str(tmp_path / "first.yaml")])
+    (tmp_path / "run").mkdir()
+    assert load(PretrainRun, ["--config", str(save(run, tmp_path / "run"))]) == run
+
+
+def test_each_documented_key_stands_beneath_its_meaning() -> None:
+    text = to_text(PretrainRun())
+    assert "\n  # Peak learning rate.\n  learning_rate: 0.001\n" in text
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_the_saved_run_is_found_from_its_model_and_its_checkpoints(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "demo"
+    for folder in (run / "model", run / "checkpoints" / "step-000100"):
+        folder.mkdir(parents=True)
+    assert find_saved(run) is None
+    path = save(PretrainRun(model=ModelConfig(scorer="dot")), run)
+    for folder in (run, run / "model", run / "checkpoints" / "step-000100"):
+        assert find_saved(folder) == path
+    assert find_saved(tmp_path) is None
+
+
+@pytest.mark.parametrize("run_class", RUNS)
+def test_help_lists_every_key(run_class: type) -> None:
+    text = help_text(run_class.__module__, run_class.__qualname__, usage="attnkit verb")
+    listed = re.findall(r"^  --([\w.]+) ", text, flags=re.MULTILINE)
+    assert sorted(listed) == sorted(keys_of(run_class))
+
+
+def test_help_gives_type_default_and_meaning() -> None:
+    text = help_text("attnkit.config.runs", "PretrainRun", usage="attnkit pretrain")
+    assert "\n  --training.learning_rate  (float = 0.001)\n        Peak learning rate.\n" in text
+    assert "\n  --model.scorer  (str = scaled_dot)\n" in text
+    assert "\n  --data.source  (str | list[str] = python-docs)\n" in text
+    assert "\n  --imports  (list[str] = [])\n" in text
+    assert "  --training.schedule  (Literal['cosine', 'linear'" in text
