@@ -219,6 +219,9 @@ BACKENDS["pairwise"] = pairwise_attention
 AttentionInterface.register("pairwise", pairwise_attention)  # so that transformers accepts the name
 
 
+FASTEST_FIRST = ("sdpa", "pairwise", "eager")  # of the backends that run on every device
+
+
 def obstacle(backend: str, *, scorer: type[Scorer], normalizer: type[Normalizer], pattern: type[Pattern]) -> str | None:
     """Why a backend cannot compute a layer of these parts; None where it can."""
     if backend == "eager":
@@ -236,9 +239,3 @@ def obstacle(backend: str, *, scorer: type[Scorer], normalizer: type[Normalizer]
     if "flash" in backend and normalizer.sink is not Normalizer.sink:
         return f"{normalizer.__name__} needs an extra key"
     return None
-
-
-def working_backend(*, scorer: type[Scorer], normalizer: type[Normalizer], pattern: type[Pattern]) -> str:
-    """The fastest backend that can compute a layer of these parts on every device."""
-    parts = {"scorer": scorer, "normalizer": normalizer, "pattern": pattern}
-    return next(name for name in ("sdpa", "pairwise", "eager") if obstacle(name, **parts) is None)

@@ -1,18 +1,12 @@
 """The configuration of every AttnKit model: shapes and function, nothing else."""
 
 import copy
-import inspect
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
-from transformers.activations import ACT2FN
 
-from attnkit.attention import normalizers, patterns, positions, scorers
-from attnkit.attention.backends import obstacle, working_backend
-from attnkit.errors import UsageError, nearest
-
-SHAPE = {"num_heads", "num_key_value_heads", "head_dim", "max_positions", "hidden_size"}
+from attnkit.models.checks import check
 
 
 @strict
@@ -123,7 +117,7 @@ class AttnKitConfig(PreTrainedConfig):
             self.decoder_start_token_id = self.pad_token_id if self.bos_token_id is None else self.bos_token_id
         if self.num_key_value_heads is None:
             self.num_key_value_heads = self.num_attention_heads
-        if self.head_dim is None and self.num_attention_heads > 0:
+        if self.head_dim is None and self.num_attention_heads > 0 and self.hidden_size % self.num_attention_heads == 0:
             self.head_dim = self.hidden_size // self.num_attention_heads
         if self.intermediate_size is None:
             self.intermediate_size = 4 * self.hidden_size
@@ -140,6 +134,7 @@ class AttnKitConfig(PreTrainedConfig):
         if self.pooling is None:
             self.pooling = "last" if self.architecture != "encoder" else "first" if self.pooler else "mean"
         super().__post_init__(**kwargs)
+        check(self)  # here rather than in a validator of huggingface_hub, which would wrap the one line in two
 
     @property
     def num_all_layers(self) -> int:
@@ -172,48 +167,21 @@ class AttnKitConfig(PreTrainedConfig):
             return self.scorer, self.scorer_options or {}
         return self.cross_scorer, self.cross_scorer_options or {}
 
-    def validate_shapes(self) -> None:
-        for key in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"):
-            if getattr(self, key) < 1:
-                raise UsageError(f"{key} must be at least 1, not {getattr(self, key)}")
-        if self.is_encoder_decoder != (self.num_decoder_layers is not None):
-            raise UsageError(f"num_decoder_layers is for architecture 'encoder-decoder', not {self.architecture!r}")
-        if self.num_decoder_layers is not None and self.num_decoder_layers < 1:
-            raise UsageError(f"num_decoder_layers must be at least 1, not {self.num_decoder_layers}")
-        if self.head_dim * self.num_attention_heads != self.hidden_size and self.hidden_size % self.num_attention_heads:
-            raise UsageError(
-                f"hidden_size {self.hidden_size} is no multiple of num_attention_heads {self.num_attention_heads}: "
-                "change one of them, or give head_dim"
-            )
-        if self.num_attention_heads % self.num_key_value_heads:
-            raise UsageError(
-                f"num_attention_heads {self.num_attention_heads} is no multiple of num_key_value_heads "
-                f"{self.num_key_value_heads}"
-            )
+    def own_scorers(self) -> list[tuple[str, dict[str, Any]]]:
+        """The scorers with which tokens of one stack look at each other."""
+        return [self.scorer_of_layer(index) for index in range(self.num_all_layers if self.layer_scorers else 1)]
 
-    def validate_parts(self) -> None:
-        if self.layer_scorers is not None and len(self.layer_scorers) != self.num_all_layers:
-            raise UsageError(
-                f"layer_scorers has {len(self.layer_scorers)} entries for {self.num_all_layers} layers: one each"
-            )
-        for layer_idx in range(self.num_all_layers if self.layer_scorers else 1):
-            name, options = self.scorer_of_layer(layer_idx)
-            check_options("scorer", scorers[name], options)
-        if self.cross_scorer is not None:
-            check_options("cross_scorer", scorers[self.cross_scorer], self.cross_scorer_options or {})
-        elif self.cross_scorer_options is not None:
-            raise UsageError("cross_scorer_options need a cross_scorer, whose options they are")
-        if self.hidden_act not in ACT2FN:
-            raise UsageError(f"unknown hidden_act {self.hidden_act!r}: {nearest(self.hidden_act, ACT2FN)}")
-        check_options("position", positions[self.position], self.position_options or {})
-        if self.position == "rope" and self.head_dim % 2:
-            raise UsageError(f"position 'rope' turns pairs of dimensions, and head_dim {self.head_dim} is odd")
+    def all_scorers(self) -> list[tuple[str, dict[str, Any]]]:
+        """The scorers of all layers, those of cross attention too."""
+        return self.own_scorers() + ([self.scorer_of_cross_attention(0)] if self.is_encoder_decoder else [])
 
-    def validate_block(self) -> None:
-        if self.parallel_residual and self.norm_position == "post":
-            raise UsageError("parallel_residual has no place for norm_position 'post': the parts of a block are summed")
-        if self.position_counting == "unpadded" and self.pad_token_id is None:
-            raise UsageError("position_counting 'unpadded' needs a pad_token_id")
+    def all_patterns(self) -> list[tuple[str, dict[str, Any]]]:
+        """The patterns of all layers."""
+        return [self.pattern_of_layer(index) for index in range(self.num_all_layers if self.layer_patterns else 1)]
+
+    def validate_function(self) -> None:
+        """Part of the validation at init and before saving."""
+        check(self)
 
 
 def name_and_options(entry: str | dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -222,13 +190,3 @@ def name_and_options(entry: str | dict[str, Any]) -> tuple[str, dict[str, Any]]:
         return entry, {}
     ((name, options),) = entry.items()
     return name, options or {}
-
-
-def check_options(family: str, part: type, options: dict[str, Any]) -> None:
-    """Refuse options that the class does not take, before any weight exists."""
-    parameters = inspect.signature(part.__init__).parameters.values()
-    allowed = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - SHAPE
-    for key in options:
-        if key not in allowed:
-            remedy = nearest(key, allowed) if allowed else "(it takes none)"
-            raise UsageError(f"{family}_options: {part.__qualname__} takes no option {key!r}: {remedy}")

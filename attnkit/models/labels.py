@@ -50,7 +50,7 @@ class LabelModel(AttnKitPreTrainedModel):
         return self.model(**(inputs | {"return_dict": True}))
 
     def pooled(self, outputs: ModelOutput, *, input_ids: Tensor | None, attention_mask: Tensor | None) -> Tensor:
-        """One vector per text, [B, hidden_size]."""
+        """One vector per text, [B, hidden_size]; the tokens and the mask are those of the states."""
         if self.model.pooler is not None and not self.config.is_encoder_decoder:
             return outputs.pooler_output
         states = pool(outputs.last_hidden_state, self.config, input_ids=input_ids, attention_mask=attention_mask)
@@ -124,6 +124,8 @@ class AttnKitForSequenceClassification(LabelModel):
             use_cache=use_cache,
             **kwargs,
         )
+        if decoder_input_ids is not None or decoder_inputs_embeds is not None:
+            input_ids, attention_mask = decoder_input_ids, decoder_attention_mask
         pooled = self.pooled(outputs, input_ids=input_ids, attention_mask=attention_mask)
         logits = self.score(self.dropout(pooled))
         loss = None

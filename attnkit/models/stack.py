@@ -3,6 +3,7 @@
 Shapes: B batch, N tokens, S source tokens.
 """
 
+import logging
 from typing import Any
 
 import torch
@@ -15,14 +16,16 @@ from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from attnkit.attention import Attention, Normalizer, PairwiseScorer, Pattern, Position, Scorer, positions, scorers
+from attnkit.attention import Attention, Normalizer, Pattern, Position, Scorer, positions
 from attnkit.attention.backends import BACKENDS as ALL_ATTENTION_FUNCTIONS
-from attnkit.attention.backends import eager_attention
+from attnkit.attention.backends import FASTEST_FIRST, eager_attention
 from attnkit.attention.patterns import build_mask, find_documents
 from attnkit.errors import UsageError
 from attnkit.models.blocks import Block, build_norm
+from attnkit.models.checks import backend_problems, common_backend, obstacles
 from attnkit.models.configuration_attnkit import AttnKitConfig
 
+logger = logging.getLogger(__name__)
 renamed_cache = deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
 
 
@@ -44,24 +47,26 @@ class AttnKitPreTrainedModel(PreTrainedModel):
         "cross_attentions": OutputRecorder(Attention, index=1, layer_name="cross_attention"),
     }
 
-    def __init__(self, config: AttnKitConfig, *args: Any, **kwargs: Any) -> None:
-        if uses_pairwise_scorer(config):  # before transformers decides which backend the model gets
-            self._supports_sdpa = self._supports_flex_attn = False
-        super().__init__(config, *args, **kwargs)
+    def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
+        """The backend for this model: the fastest that can compute it where none is asked for, or the one asked for.
+
+        Raises `UsageError` with the reason and a working backend if that one cannot compute the configured mathematics.
+        """
+        if requested_attention is None:
+            backend = common_backend(self.config)
+            reasons = obstacles(self.config, FASTEST_FIRST[0])
+            logger.info("attention backend %r: %s", backend, reasons[0] if reasons else "it can compute every part")
+            return backend
+        problems = list(backend_problems(self.config, requested_attention))
+        if problems:
+            raise UsageError("; ".join(dict.fromkeys(problems)))
+        return super().get_correct_attn_implementation(requested_attention, is_init_check)
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, Scorer | Position | Normalizer | Pattern):
             module.reset_parameters()
         else:
             super()._init_weights(module)
-
-
-def uses_pairwise_scorer(config: AttnKitConfig) -> bool:
-    """Whether some layer has a score that only the backends for pairwise scorers can compute."""
-    names = {config.scorer_of_layer(depth)[0] for depth in range(config.num_all_layers)}
-    if config.is_encoder_decoder:
-        names.add(config.scorer_of_cross_attention(0)[0])
-    return any(issubclass(scorers[name], PairwiseScorer) for name in names)
 
 
 class Embeddings(nn.Module):

@@ -1,0 +1,181 @@
+"""What a configuration may not say: every problem of it at once, before any weight exists."""
+
+import inspect
+from collections.abc import Iterator
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import torch
+from transformers.activations import ACT2FN
+
+from attnkit.attention import normalizers, patterns, positions, scorers
+from attnkit.attention.backends import FASTEST_FIRST, obstacle
+from attnkit.errors import UsageError, nearest
+
+SHAPE = {"num_heads", "num_key_value_heads", "head_dim", "max_positions", "hidden_size", "causal"}
+COUNTS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim")
+COUNTS += ("intermediate_size", "max_position_embeddings")
+
+
+def check(config: Any) -> None:
+    """Raise one `UsageError` with every problem of the configuration."""
+    problems = list(shape_problems(config))
+    problems = problems or list(part_problems(config)) or list(combination_problems(config))
+    if problems:
+        raise UsageError("; ".join(dict.fromkeys(problems)))
+
+
+def shape_problems(config: Any) -> Iterator[str]:
+    for key in COUNTS:
+        if getattr(config, key) is not None and getattr(config, key) < 1:
+            yield f"{key} must be at least 1, not {getattr(config, key)}"
+            return
+    if config.head_dim is None:
+        yield (
+            f"hidden_size {config.hidden_size} is no multiple of num_attention_heads {config.num_attention_heads}: "
+            "change one of them, or give head_dim"
+        )
+    if config.num_attention_heads % config.num_key_value_heads:
+        yield (
+            f"num_attention_heads {config.num_attention_heads} is no multiple of num_key_value_heads "
+            f"{config.num_key_value_heads}"
+        )
+    if config.sharing in ("query_key", "all") and config.num_attention_heads != config.num_key_value_heads:
+        yield f"sharing {config.sharing!r} needs num_key_value_heads equal to num_attention_heads"
+    if config.is_encoder_decoder != (config.num_decoder_layers is not None):
+        yield f"num_decoder_layers is for architecture 'encoder-decoder', not {config.architecture!r}"
+    elif config.num_decoder_layers is not None and config.num_decoder_layers < 1:
+        yield f"num_decoder_layers must be at least 1, not {config.num_decoder_layers}"
+    for key in ("layer_scorers", "layer_patterns"):
+        entries = getattr(config, key)
+        if entries is None:
+            continue
+        if len(entries) != config.num_all_layers:
+            yield f"{key} has {len(entries)} entries for {config.num_all_layers} layers: give one each"
+        if any(isinstance(entry, dict) and len(entry) != 1 for entry in entries):
+            yield f"{key}: an entry is a name, or a mapping from one name to its options"
+    if config.parallel_residual and config.norm_position == "post":
+        yield "parallel_residual has no place for norm_position 'post': the parts of a block are summed"
+    if config.position_counting == "unpadded" and config.pad_token_id is None:
+        yield "position_counting 'unpadded' needs a pad_token_id"
+    if config.cross_scorer is not None and not config.is_encoder_decoder:
+        yield f"cross_scorer is for architecture 'encoder-decoder', not {config.architecture!r}"
+    if config.cross_scorer is None and config.cross_scorer_options is not None:
+        yield "cross_scorer_options need a cross_scorer, whose options they are"
+    if config.hidden_act not in ACT2FN:
+        yield f"unknown hidden_act {config.hidden_act!r}: {nearest(config.hidden_act, ACT2FN)}"
+
+
+def part_problems(config: Any) -> Iterator[str]:
+    """Unknown names and options, in every family of parts."""
+    heads = {"num_heads": config.num_attention_heads, "head_dim": config.head_dim}
+    keys = {"num_key_value_heads": config.num_key_value_heads, "max_positions": config.max_position_embeddings}
+    for name, options in config.all_scorers():
+        yield from problems_of_part("scorer", scorers, name, options, heads | keys)
+    yield from problems_of_part(
+        "normalizer", normalizers, config.normalizer, config.normalizer_options, {"num_heads": heads["num_heads"]}
+    )
+    for name, options in config.all_patterns():
+        yield from problems_of_part("pattern", patterns, name, options, heads if name == "local_p" else {})
+    stack = {"hidden_size": config.hidden_size, "causal": config.architecture == "decoder"}
+    yield from problems_of_part(
+        "position", positions, config.position, config.position_options, heads | keys | stack
+    )
+
+
+def problems_of_part(
+    family: str, registry: Any, name: str, options: dict[str, Any] | None, shape: dict[str, Any]
+) -> Iterator[str]:
+    """What is wrong with one part; building it without memory shows what its own constructor refuses."""
+    try:
+        part, options = registry[name], options or {}
+    except UsageError as error:
+        yield str(error)
+        return
+    problems = [problem for key, value in options.items() for problem in option_problems(part, key, value)]
+    yield from (f"{family}_options: {problem}" for problem in problems)
+    if problems:
+        return
+    try:
+        with torch.device("meta"):
+            part(**shape, **options)
+    except UsageError as error:
+        yield str(error)
+
+
+def option_problems(part: type, key: str, value: Any) -> Iterator[str]:
+    hints = option_types(part)
+    if key not in hints:
+        yield f"{part.__qualname__} takes no option {key!r}: {nearest(key, hints) if hints else '(it takes none)'}"
+    elif not fits(value, hints[key]):
+        allowed = " or ".join(repr(choice) if isinstance(choice, str) else choice for choice in choices(hints[key]))
+        yield f"{key} of {part.__qualname__} is {value!r}, not {allowed}"
+
+
+def option_types(part: type) -> dict[str, Any]:
+    """The options of a part with their types: the named arguments of its constructor that are no shapes."""
+    named = [p.name for p in inspect.signature(part.__init__).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    hints = get_type_hints(part.__init__)
+    return {name: hints.get(name, Any) for name in named if name not in SHAPE}
+
+
+def fits(value: Any, hint: Any) -> bool:
+    if hint is Any:
+        return True
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if get_args(hint):
+        return any(fits(value, part) for part in get_args(hint))
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
+
+
+def choices(hint: Any) -> list[str]:
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    return [choice for part in get_args(hint) for choice in choices(part)] or [getattr(hint, "__name__", str(hint))]
+
+
+def combination_problems(config: Any) -> Iterator[str]:
+    """Parts that do not go together, each with the reason."""
+    position = positions[config.position]
+    for name, _ in config.own_scorers():
+        if scorers[name].knows_order and position.acts_on_scores:
+            yield (
+                f"order enters twice: scorer {name!r} knows where a key stands, and position {config.position!r} says it "
+                "again; use position 'none', 'learned' or 'sinusoidal'"
+            )
+        elif not scorers[name].compares and config.position == "rope":
+            yield (
+                f"position 'rope' turns queries and keys so that comparing them tells their distance, and scorer {name!r} "
+                "does not compare them; use another position"
+            )
+    if config._attn_implementation is not None:
+        yield from backend_problems(config, config._attn_implementation)
+
+
+def backend_problems(config: Any, backend: str) -> Iterator[str]:
+    """Why a backend cannot compute the layers of a configuration, and which one can."""
+    for reason in obstacles(config, backend):
+        yield f"attn_implementation {backend!r}: {reason}; use {common_backend(config)!r}"
+
+
+def obstacles(config: Any, backend: str) -> list[str]:
+    """Why a backend cannot compute the layers of a configuration."""
+    reasons = (obstacle(backend, **parts) for parts in layer_parts(config))
+    return [reason for reason in reasons if reason is not None]
+
+
+def common_backend(config: Any) -> str:
+    """The fastest backend that can compute every layer."""
+    return next(name for name in FASTEST_FIRST if not obstacles(config, name))
+
+
+def layer_parts(config: Any) -> list[dict[str, Any]]:
+    """The classes of scorer, normalizer and pattern that meet in some layer."""
+    normalizer = normalizers[config.normalizer]
+    return [
+        {"scorer": scorers[scorer], "normalizer": normalizer, "pattern": patterns[pattern]}
+        for scorer, _ in config.all_scorers()
+        for pattern, _ in config.all_patterns()
+    ]
