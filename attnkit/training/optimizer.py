@@ -1,11 +1,11 @@
 """AdamW, with weight decay on matrices only."""
 
-from typing import Any
-
 import torch
 from torch import nn
 
 from attnkit.training.settings import TrainingConfig
+
+FUSED_ON = ("cpu", "cuda", "hpu", "mps", "xpu")  # devices for which torch has the fused kernel
 
 
 def build_optimizer(model: nn.Module, training: TrainingConfig) -> torch.optim.AdamW:
@@ -24,12 +24,10 @@ def build_optimizer(model: nn.Module, training: TrainingConfig) -> torch.optim.A
         for members, decay in ((matrices, training.weight_decay), (vectors, 0.0))
         if members
     ]
-    settings: dict[str, Any] = {
-        "lr": training.learning_rate,
-        "betas": (training.adam_beta1, training.adam_beta2),
-        "eps": training.adam_epsilon,
-    }
-    try:
-        return torch.optim.AdamW(groups, fused=True, **settings)
-    except RuntimeError:  # torch has no fused kernel for this device or number type
-        return torch.optim.AdamW(groups, fused=False, **settings)
+    return torch.optim.AdamW(
+        groups,
+        lr=training.learning_rate,
+        betas=(training.adam_beta1, training.adam_beta2),
+        eps=training.adam_epsilon,
+        fused=all(p.device.type in FUSED_ON and p.is_floating_point() for _, p in named),
+    )

@@ -77,6 +77,8 @@ class Run:
             raise UsageError("; ".join(problems))
         if num_rows == 0:
             raise UsageError("there is no row to train on: give more text or examples")
+        if accelerator.gradient_accumulation_steps != 1:
+            raise ValueError("the accelerator divides gradients itself: make it with training.launch.make_accelerator")
         check_num_processes(accelerator, training.num_processes)
 
         def open_folder() -> None:

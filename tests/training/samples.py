@@ -1,0 +1,139 @@
+"""Tiny models, rows and runs for the tests of training. The models are transformers' own: the loop knows no other."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from torch import nn
+from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel, set_seed
+
+from attnkit.training.evaluation import evaluate_loss
+from attnkit.training.launch import make_accelerator
+from attnkit.training.loop import TrainingConfig, TrainResult, train
+from attnkit.training.tracking import Tracker, TrackingConfig
+
+VOCAB_SIZE = 64
+Row = dict[str, Any]
+
+
+def causal_model(*, dropout: float = 0.0) -> GPT2LMHeadModel:
+    set_seed(1)
+    rates = {"resid_pdrop": dropout, "embd_pdrop": dropout, "attn_pdrop": dropout}
+    shape = {"vocab_size": VOCAB_SIZE, "n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    return GPT2LMHeadModel(GPT2Config(**shape, **rates, bos_token_id=0, eos_token_id=0, loss_type="ForCausalLM"))
+
+
+def classifier() -> BertForSequenceClassification:
+    set_seed(1)
+    shape = {"vocab_size": VOCAB_SIZE, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return BertForSequenceClassification(
+        BertConfig(**shape, intermediate_size=32, max_position_embeddings=64, num_labels=3)
+    )
+
+
+@dataclass
+class Output:
+    """What the loop asks of a model's output."""
+
+    loss: torch.Tensor
+
+
+class Bigram(nn.Module):
+    """The smallest language model, and a bare torch module. Unlike transformers' its loss is as precise as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        set_seed(1)
+        self.embed = nn.Embedding(VOCAB_SIZE, 8)
+        self.head = nn.Linear(8, VOCAB_SIZE)
+
+    def train_head(self) -> "Bigram":
+        """Let only the head learn."""
+        self.embed.requires_grad_(False)
+        self.head.requires_grad_(True)
+        return self
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor) -> Output:
+        logits = self.head(self.embed(input_ids[:, :-1]))  # [B, L-1, V]
+        return Output(nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten()))
+
+
+def text_rows(num_rows: int) -> list[Row]:
+    """Rows of very different lengths, where a mean of means is far from the mean."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = [(3, 40, 5, 60, 2, 17)[index % 6] for index in range(num_rows)]
+    return [{"input_ids": torch.randint(1, VOCAB_SIZE, (length,), generator=generator).tolist()} for length in lengths]
+
+
+def labelled_rows(num_rows: int) -> list[Row]:
+    """Rows whose label is told by their first token."""
+    return [{**row, "label": row["input_ids"][0] % 3} for row in text_rows(num_rows)]
+
+
+def collate_text(rows: list[Row]) -> dict[str, torch.Tensor]:
+    input_ids, mask = _padded(rows)
+    labels = input_ids.masked_fill(mask == 0, -100)
+    labels[:, 0] = -100  # nothing comes before it, so nothing predicts it
+    return {"input_ids": input_ids, "attention_mask": mask, "labels": labels}
+
+
+def collate_labelled(rows: list[Row]) -> dict[str, torch.Tensor]:
+    input_ids, mask = _padded(rows)
+    return {"input_ids": input_ids, "attention_mask": mask, "labels": torch.tensor([row["label"] for row in rows])}
+
+
+def _padded(rows: list[Row]) -> tuple[torch.Tensor, torch.Tensor]:
+    width = max(len(row["input_ids"]) for row in rows)
+    ids = [row["input_ids"] + [0] * (width - len(row["input_ids"])) for row in rows]
+    mask = [[1] * len(row["input_ids"]) + [0] * (width - len(row["input_ids"])) for row in rows]
+    return torch.tensor(ids), torch.tensor(mask)
+
+
+def settings(output_dir: Path, **changes: Any) -> TrainingConfig:
+    """A short run; `changes` are fields of the config."""
+    short: dict[str, Any] = {"max_steps": 20, "per_device_batch_size": 4, "warmup_steps": 2, "log_steps": 1}
+    return TrainingConfig(output_dir=str(output_dir), **{**short, **changes})
+
+
+def fresh_accelerator() -> Accelerator:
+    """An Accelerator that does not inherit the state of one that an earlier test made."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    return make_accelerator()
+
+
+def run(
+    model: nn.Module,
+    rows: list[Row],
+    training: TrainingConfig,
+    *,
+    accelerator: Accelerator,
+    collate: Callable[[list[Row]], dict[str, torch.Tensor]] = collate_text,
+    evaluate: Callable[[nn.Module], dict[str, float]] | None = None,
+    tracking: TrackingConfig | None = None,
+) -> TrainResult:
+    tracking = tracking or TrackingConfig(progress=False)
+    with Tracker(training.output_dir, tracking=tracking, accelerator=accelerator) as tracker:
+        return train(
+            model,
+            rows,
+            collate=collate,
+            training=training,
+            accelerator=accelerator,
+            tracker=tracker,
+            evaluate=evaluate,
+        )
+
+
+def held_out(rows: list[Row], accelerator: Accelerator) -> Callable[[nn.Module], dict[str, float]]:
+    return partial(evaluate_loss, rows=rows, collate=collate_text, batch_size=4, accelerator=accelerator)
+
+
+def gradients(checkpoint: Path) -> list[torch.Tensor]:
+    """The gradient of a run's only step, if it was made with `adam_beta1` 0: then it is the first moment."""
+    state = torch.load(checkpoint / "optimizer.pt", weights_only=True)["optimizer"]["state"]
+    return [state[index]["exp_avg"] for index in sorted(state)]

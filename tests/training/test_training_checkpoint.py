@@ -1,0 +1,297 @@
+"""Checkpoints: whole or absent, exact to the bit, kept and deleted as promised; and the folder they live in."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from safetensors.torch import load_file
+from samples import Bigram, causal_model, fresh_accelerator, held_out, run, settings, text_rows
+from torch import nn
+from transformers import AutoModelForCausalLM, set_seed
+
+from attnkit.errors import UsageError
+from attnkit.training.checkpoint import complete_steps, newest_complete
+from attnkit.training.loop import TrainResult
+from attnkit.training.run_folder import check_output_folder, holds_run, open_output_folder
+from attnkit.training.tracking import read_log
+
+ROWS = text_rows(18)  # batches of four: epochs end within batches, and step 9 is the end of one
+SCRIPT = Path(__file__).with_name("interrupted_run.py")
+
+
+def weights(result: TrainResult) -> dict[str, torch.Tensor]:
+    return load_file(result.last_checkpoint / "model.safetensors")
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def without_times(record: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key not in ("seconds", "tokens_per_second")}
+
+
+def run_to_the_end(
+    folder: Path, accelerator: Accelerator, *, model: nn.Module | None = None, **changes: Any
+) -> TrainResult:
+    """Twenty steps with dropout, accumulation, evaluation and a log line every third step."""
+    changes = {"gradient_accumulation_steps": 2, "save_steps": 7, "eval_steps": 5, "log_steps": 3, **changes}
+    training = settings(folder, per_device_batch_size=2, **changes)
+    evaluate = held_out(text_rows(5), accelerator)
+    model = model or causal_model(dropout=0.3)
+    return run(model, ROWS, training, accelerator=accelerator, evaluate=evaluate)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
+    return run_to_the_end(tmp_path_factory.mktemp("uninterrupted"), fresh_accelerator())
+
+
+def assert_same_run(result: TrainResult, expected: TrainResult) -> None:
+    """Weights to the bit, and every record of the log but for the times."""
+    actual_weights, expected_weights = weights(result), weights(expected)
+    assert actual_weights.keys() == expected_weights.keys()
+    assert all(torch.equal(actual_weights[name], expected_weights[name]) for name in expected_weights)
+    logs = [read_log(r.last_checkpoint.parents[1] / "log.jsonl") for r in (result, expected)]
+    assert [without_times(record) for record in logs[0]] == [without_times(record) for record in logs[1]]
+    assert (result.tokens_seen, result.metrics, result.best_step) == (
+        expected.tokens_seen,
+        expected.metrics,
+        expected.best_step,
+    )
+
+
+@pytest.mark.parametrize("stop_at", [1, 9, 10])
+def test_resume_after_a_signal_is_exact(
+    tmp_path: Path, accelerator: Accelerator, uninterrupted: TrainResult, stop_at: int
+) -> None:
+    num_forwards = 0
+
+    def interrupt(model: nn.Module, _: Any) -> None:
+        nonlocal num_forwards
+        num_forwards += model.training
+        if num_forwards == 2 * stop_at:  # in the middle of a step, which is two micro batches
+            os.kill(os.getpid(), signal.SIGINT)
+
+    model = causal_model(dropout=0.3)
+    model.register_forward_pre_hook(interrupt)
+    first = run_to_the_end(tmp_path, accelerator, model=model)
+    assert (first.interrupted, first.steps) == (True, stop_at)
+    set_seed(99)  # nothing may depend on the generators of the new process
+    second = run_to_the_end(tmp_path, accelerator, resume=True)
+    assert second.resumed_from == first.last_checkpoint
+    assert_same_run(second, uninterrupted)
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of two runs that SIGKILL has ended: in a step, and while a checkpoint was written."""
+    folder = tmp_path_factory.mktemp("killed")
+    command = [sys.executable, SCRIPT, folder, "in-step-9", "in-save-14"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    for moment in ("in-step-9", "in-save-14"):
+        assert f"{moment}: signal {signal.SIGKILL}" in ended.stdout, ended.stderr
+    return folder
+
+
+@pytest.mark.parametrize(("moment", "newest"), [("in-step-9", 7), ("in-save-14", 10)])
+def test_resume_after_sigkill_is_exact(
+    killed: Path, accelerator: Accelerator, uninterrupted: TrainResult, moment: str, newest: int
+) -> None:
+    checkpoints = killed / moment / "checkpoints"
+    assert bool(list(checkpoints.glob(".unfinished-*"))) == (moment == "in-save-14")
+    result = run_to_the_end(killed / moment, accelerator, resume=True)
+    assert result.resumed_from == checkpoints / f"step-{newest:06d}"
+    assert_same_run(result, uninterrupted)
+    assert not list(checkpoints.glob(".unfinished-*"))
+
+
+def test_sigterm_ends_a_run_with_exit_code_0(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, SCRIPT, tmp_path, "never"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()  # the first step is done
+        process.send_signal(signal.SIGTERM)
+        said += process.stdout.read()
+    assert process.returncode == 0, said
+    assert newest_complete(tmp_path / "never" / "checkpoints") is not None
+
+
+def test_a_checkpoint_is_a_model_that_transformers_loads(uninterrupted: TrainResult) -> None:
+    model, info = AutoModelForCausalLM.from_pretrained(uninterrupted.last_checkpoint, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    assert model.lm_head.weight is model.transformer.wte.weight
+    assert "lm_head.weight" not in weights(uninterrupted)  # tied, so saved once
+
+
+def test_an_incomplete_checkpoint_does_not_count(
+    tmp_path: Path, accelerator: Accelerator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = settings(tmp_path, max_steps=4, save_steps=2)
+    run(Bigram(), ROWS, training, accelerator=accelerator)
+    folder = tmp_path / "checkpoints"
+    (folder / "step-000004" / "COMPLETE").unlink()
+    (folder / "step-12").mkdir()
+    assert complete_steps(folder) == [2]
+    training.resume = True
+    result = run(Bigram(), ROWS, training, accelerator=accelerator)
+    assert f"going on from {folder / 'step-000002'}" in capsys.readouterr().out
+    assert result.steps == 4
+    assert complete_steps(folder) == [2, 4]
+
+
+def test_resume_without_a_checkpoint_starts_and_says_so(
+    tmp_path: Path, accelerator: Accelerator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = run(Bigram(), ROWS, settings(tmp_path, max_steps=1, resume=True), accelerator=accelerator)
+    assert "no complete checkpoint in" in capsys.readouterr().out
+    assert (result.steps, result.resumed_from) == (1, None)
+
+
+def test_a_finished_run_resumes_to_its_result(accelerator: Accelerator, tmp_path: Path) -> None:
+    first = run_to_the_end(tmp_path, accelerator)
+    before = files(first.last_checkpoint)
+    again = run_to_the_end(tmp_path, accelerator, resume=True)
+    assert files(again.last_checkpoint) == before
+    assert_same_run(again, first)
+
+
+def test_pruning_spares_the_best_and_the_last(tmp_path: Path, accelerator: Accelerator) -> None:
+    values = iter([2.0, 1.0, 3.0, 4.0, 5.0, 6.0])
+    training = settings(tmp_path, max_steps=6, save_steps=1, eval_steps=1, keep_last=1)
+    result = run(Bigram(), ROWS, training, accelerator=accelerator, evaluate=lambda model: {"loss": next(values)})
+    folder = tmp_path / "checkpoints"
+    assert complete_steps(folder) == [2, 6]
+    assert (result.best_checkpoint, result.last_checkpoint) == (folder / "step-000002", folder / "step-000006")
+    assert (folder / "best").resolve() == result.best_checkpoint.resolve()
+    assert (folder / "last").resolve() == result.last_checkpoint.resolve()
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows", "make_model", "message"),
+    [
+        ({"seed": 1}, ROWS, Bigram, r"training\.seed was 0 and is 1"),
+        ({}, ROWS[:5], Bigram, "the number of training rows was 18 and is 5"),
+        ({"max_steps": 1}, ROWS, Bigram, r"training\.max_steps: 1 is less than the step of .*step-000002"),
+        ({}, ROWS, causal_model, "holds another model: embed.weight, head.bias"),
+        ({}, ROWS, lambda: Bigram().train_head(), "it trained other parameters"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused(
+    tmp_path: Path,
+    accelerator: Accelerator,
+    changes: dict[str, Any],
+    rows: list[dict[str, Any]],
+    make_model: Callable[[], nn.Module],
+    message: str,
+) -> None:
+    run(Bigram(), ROWS, settings(tmp_path, max_steps=2), accelerator=accelerator)
+    before = files(tmp_path)
+    training = settings(tmp_path, **{"max_steps": 4, "resume": True, **changes})
+    with pytest.raises(UsageError, match=message):
+        run(make_model(), rows, training, accelerator=accelerator)
+    assert files(tmp_path) == before
+
+
+def test_settings_of_the_optimizer_may_change_on_resume(tmp_path: Path, accelerator: Accelerator) -> None:
+    run(Bigram(), ROWS, settings(tmp_path, max_steps=2), accelerator=accelerator)
+    changed = settings(tmp_path, max_steps=3, resume=True, weight_decay=0.7)
+    path = run(Bigram(), ROWS, changed, accelerator=accelerator).last_checkpoint
+    groups = torch.load(path / "optimizer.pt", weights_only=True)["optimizer"]["param_groups"]
+    assert [group["weight_decay"] for group in groups] == [0.7, 0.0]
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Callable[[int], None]]:
+    """A function that lets this process write files of at most so many bytes, as on a disk that is nearly full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+# The weights of the model take 5 kB, its optimizer twice that: one limit stops the first file, one the second.
+@pytest.mark.parametrize("size", [2_000, 8_000])
+def test_a_full_disk_leaves_the_last_checkpoint(
+    tmp_path: Path, accelerator: Accelerator, small_disk: Callable[[int], None], size: int
+) -> None:
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        small_disk(size)
+        return {"loss": 1.0}
+
+    training = settings(tmp_path, max_steps=4, save_steps=2, eval_steps=3, log_steps=100)
+    with pytest.raises(UsageError, match=r"cannot write .*step-000003: .*training\.output_dir"):
+        run(Bigram(), ROWS, training, accelerator=accelerator, evaluate=evaluate)
+    folder = tmp_path / "checkpoints"
+    assert sorted(path.name for path in folder.iterdir()) == ["last", "step-000002"]
+    assert complete_steps(folder) == [2]
+
+
+def test_state_is_plain_json(uninterrupted: TrainResult) -> None:
+    state = json.loads((uninterrupted.last_checkpoint / "state.json").read_text())
+    assert state["progress"]["step"] == 20
+    assert state["progress"]["rows_seen"] == 80
+    assert state["facts"] == {"seed": 0, "num_rows": 18}
+
+
+def test_a_folder_with_a_run_is_refused(tmp_path: Path, accelerator: Accelerator) -> None:
+    training = settings(tmp_path, max_steps=1)
+    run(Bigram(), ROWS, training, accelerator=accelerator)
+    before = files(tmp_path)
+    with pytest.raises(UsageError, match=r"already holds a run.*--training\.resume true.*--training\.overwrite true"):
+        run(Bigram(), ROWS, training, accelerator=accelerator)
+    assert files(tmp_path) == before
+
+
+def test_overwriting_deletes_the_run_and_nothing_else(tmp_path: Path, accelerator: Accelerator) -> None:
+    run(Bigram(), ROWS, settings(tmp_path, max_steps=3, save_steps=1), accelerator=accelerator)
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "model").mkdir()
+    run(Bigram(), ROWS, settings(tmp_path, max_steps=1, overwrite=True), accelerator=accelerator)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "log.jsonl", "notes.txt"]
+    assert complete_steps(tmp_path / "checkpoints") == [1]
+
+
+def test_overwriting_spares_a_folder_without_a_run(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()  # somebody's, as there is neither a log nor a checkpoint
+    assert not holds_run(tmp_path)
+    open_output_folder(tmp_path, overwrite=True)
+    assert (tmp_path / "model").exists()
+
+
+def test_an_impossible_folder_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("text")
+    with pytest.raises(UsageError, match="file is a file; choose a folder"):
+        check_output_folder(file / "below", resume=False, overwrite=False)
+    with pytest.raises(UsageError, match="exclude each other"):
+        check_output_folder(tmp_path, resume=True, overwrite=True)
+    check_output_folder(tmp_path / "new" / "deep", resume=False, overwrite=False)
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(UsageError, match=r"cannot write .*below"):
+        open_output_folder(file / "below", overwrite=False)
+
+
+def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
+    # Root may write anywhere, so ask as somebody else, in a process of its own.
+    code = (
+        "import os, sys; from attnkit.training.run_folder import check_output_folder\n"
+        "os.geteuid() or os.setuid(65534)\n"
+        "check_output_folder(sys.argv[1], resume=False, overwrite=False)"
+    )
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o555)
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.name.startswith("pytest-of-") or folder.name.startswith("pytest-"):
+            folder.chmod(0o755)
+    tmp_path.chmod(0o755)
+    ended = subprocess.run([sys.executable, "-c", code, locked / "run"], capture_output=True, text=True)
+    assert "locked is not writable; choose a folder that is" in ended.stderr

@@ -1,0 +1,195 @@
+"""Launching: the shipped files start what they say, and a run of two processes is the run of one."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from accelerate import Accelerator
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.state import AcceleratorState
+from accelerate.utils import GradientAccumulationPlugin
+from safetensors.torch import load_file
+from samples import causal_model, gradients, run, settings, text_rows
+
+from attnkit.errors import UsageError
+from attnkit.training.launch import check_num_processes, make_accelerator
+from attnkit.training.tracking import read_log
+
+CONFIGS = Path(__file__).parents[2] / "configs" / "accelerate"
+SCRIPT = Path(__file__).with_name("two_processes.py")
+PROBE = """
+from attnkit.errors import UsageError
+from attnkit.training.launch import make_accelerator
+try:
+    print("processes:", make_accelerator().num_processes)
+except UsageError as error:
+    print("refused:", error)
+"""
+
+
+def launch(*arguments: str | Path, without: tuple[str, ...] = ()) -> str:
+    """Run `accelerate launch` and return what it says."""
+    environment = {key: value for key, value in os.environ.items() if key not in without}
+    command = [sys.executable, "-m", "accelerate.commands.launch", *map(str, arguments)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which two processes, started by the shipped file, have done all of `two_processes.py`."""
+    folder = tmp_path_factory.mktemp("two")
+    # Without the one, so that the launcher decides how many threads each process has; without the other, so that the
+    # processes must find each other as they would where somebody forgets it.
+    unset = ("OMP_NUM_THREADS", "ACCELERATE_USE_CPU")
+    launch("--config_file", CONFIGS / "two_processes_cpu.yaml", SCRIPT, folder, without=unset)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def seen(two: Path) -> list[dict[str, Any]]:
+    return [json.loads((two / f"seen-{rank}.json").read_text()) for rank in (0, 1)]
+
+
+def test_the_shipped_file_starts_two_processes(seen: list[dict[str, Any]]) -> None:
+    assert [process["num_processes"] for process in seen] == [2, 2]
+    assert {process["device"] for process in seen} == {"cpu:0"}
+    cores = os.cpu_count() or 2
+    assert all(process["threads"] <= max(1, cores // 2) for process in seen)
+
+
+@pytest.mark.parametrize("size", [4, 2, 1])
+def test_gradient_of_two_processes_is_that_of_one(
+    two: Path, tmp_path: Path, accelerator: Accelerator, size: int
+) -> None:
+    training = settings(tmp_path, max_steps=1, adam_beta1=0.0, max_grad_norm=None, per_device_batch_size=8)
+    one = run(causal_model(), text_rows(12), training, accelerator=accelerator)
+    other = two / f"gradient-{size}"
+    for expected, actual in zip(
+        gradients(one.last_checkpoint), gradients(other / "checkpoints" / "step-000001"), strict=True
+    ):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-6)  # gradients here are below 1
+    [record], [expected_record] = read_log(other / "log.jsonl"), read_log(tmp_path / "log.jsonl")
+    for name in ("loss", "grad_norm", "tokens_seen"):
+        assert record[name] == pytest.approx(expected_record[name], rel=1e-6)
+
+
+def test_dropout_and_all_else_is_that_of_one_process(two: Path, tmp_path: Path, accelerator: Accelerator) -> None:
+    training = settings(tmp_path, per_device_batch_size=2, gradient_accumulation_steps=2, save_steps=100)
+    one = run(causal_model(dropout=0.3), text_rows(9), training, accelerator=accelerator)
+    logged = [record for record in read_log(two / "uninterrupted" / "log.jsonl") if record["kind"] == "train"]
+    assert [record["loss"] for record in logged] == pytest.approx([loss for _, loss in one.losses], rel=1e-4)
+    rates = [record["learning_rate"] for record in read_log(tmp_path / "log.jsonl")]
+    assert [record["learning_rate"] for record in logged] == rates
+    assert logged[-1]["tokens_seen"] == one.tokens_seen
+
+
+def test_evaluation_counts_each_row_once(seen: list[dict[str, Any]]) -> None:
+    assert seen[0]["evaluations"] == seen[1]["evaluations"]
+    for evaluation in seen[0]["evaluations"]:
+        rows = text_rows(evaluation["num_rows"])
+        assert evaluation["items"] == [row["input_ids"][0] for row in rows]
+    for num_rows in (1, 7, 8):
+        losses = [found["loss"] for found in seen[0]["evaluations"] if found["num_rows"] == num_rows]
+        assert losses == pytest.approx([losses[0]] * 3, rel=1e-6)
+
+
+def test_a_signal_to_one_process_stops_both_and_resume_is_exact(two: Path, seen: list[dict[str, Any]]) -> None:
+    assert [process["stopped"] for process in seen] == [[True, 7], [True, 7]]
+    resumed, expected = (
+        load_file(two / name / "checkpoints" / "step-000020" / "model.safetensors")
+        for name in ("resumed", "uninterrupted")
+    )
+    assert all(torch.equal(resumed[name], expected[name]) for name in expected)
+    logs = [read_log(two / name / "log.jsonl") for name in ("resumed", "uninterrupted")]
+    assert len(logs[0]) == len(logs[1])
+    assert [(r["kind"], r["step"], r["loss"]) for r in logs[0]] == [(r["kind"], r["step"], r["loss"]) for r in logs[1]]
+
+
+def test_fewer_rows_than_a_global_batch_hang_nobody(seen: list[dict[str, Any]]) -> None:
+    assert [process["few"] for process in seen] == [3, 3]
+
+
+def test_no_two_batches_draw_the_same_random_numbers(seen: list[dict[str, Any]]) -> None:
+    drawn = seen[0]["drawn"] + seen[1]["drawn"]
+    assert len(set(drawn)) == len(drawn) == 8
+
+
+def test_every_process_learns_of_a_mistake(seen: list[dict[str, Any]]) -> None:
+    assert seen[0]["errors"] == seen[1]["errors"]
+    errors = seen[0]["errors"]
+    assert "2 parameters take no part in the loss: pooler.weight, pooler.bias; remove them" in errors["unused"]
+    assert errors["nan"].startswith("step 1: the loss is nan")
+    assert errors["processes"].startswith("this run has 2 processes but training.num_processes is 3; two on CPU: ACC")
+    assert "is a file; choose a folder" in errors["folder"]
+    assert errors["main"] == "only the main process saw this"
+    assert {process["result"] for process in seen} == {"said by the main process"}
+
+
+def test_a_launcher_that_starts_one_process_for_two_is_noticed(tmp_path: Path) -> None:
+    probe = tmp_path / "probe.py"
+    probe.write_text(PROBE)
+    said = launch("--cpu", "--num_processes", "2", probe)
+    assert "refused: this run has 1 process but the launcher was asked for more" in said
+    assert "accelerate launch --config_file configs/accelerate/two_processes_cpu.yaml" in said
+
+
+@pytest.mark.parametrize(
+    ("environment", "asked", "message"),
+    [
+        ({"WORLD_SIZE": "2"}, None, "this run has 1 process but the launcher was asked for 2"),
+        ({}, 2, r"training\.num_processes is 2; two on CPU: ACCELERATE_USE_CPU=true accelerate launch"),
+        ({"ACCELERATE_MIXED_PRECISION": "no", "MASTER_ADDR": "localhost"}, 1, None),
+        ({"MASTER_ADDR": "localhost"}, None, None),
+        ({}, None, None),
+    ],
+)
+def test_missing_processes_are_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+    accelerator: Accelerator,
+    environment: dict[str, str],
+    asked: int | None,
+    message: str | None,
+) -> None:
+    for name in ("WORLD_SIZE", "MASTER_ADDR", "ACCELERATE_MIXED_PRECISION"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    if message is None:
+        check_num_processes(accelerator, asked)
+    else:
+        with pytest.raises(UsageError, match=message):
+            check_num_processes(accelerator, asked)
+
+
+def test_accumulation_set_for_the_launcher_does_not_divide_the_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    AcceleratorState._reset_state(reset_partial_state=True)
+    assert make_accelerator().gradient_accumulation_steps == 1
+
+
+def test_an_accelerator_that_divides_the_gradient_is_refused(tmp_path: Path) -> None:
+    AcceleratorState._reset_state(reset_partial_state=True)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=4))
+    with pytest.raises(ValueError, match="make_accelerator"):
+        run(causal_model(), text_rows(4), settings(tmp_path), accelerator=accelerator)
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_file_says_how_to_launch_it(path: Path) -> None:
+    text = path.read_text()
+    assert f"accelerate launch --config_file configs/accelerate/{path.name} train/pretrain.py" in text
+    assert yaml.safe_load(text)["compute_environment"] == "LOCAL_MACHINE"
+
+
+def test_accelerate_takes_the_file_for_one_process() -> None:
+    config = load_config_from_file(str(CONFIGS / "one_process.yaml"))
+    assert (config.num_processes, config.distributed_type.value) == (1, "NO")

@@ -1,0 +1,89 @@
+"""The learning rate, the optimizer's groups, and the random numbers: functions, checked as such."""
+
+import random
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator
+from samples import causal_model, run, settings, text_rows
+from torch import nn
+
+from attnkit.training.optimizer import build_optimizer
+from attnkit.training.randomness import reseed
+from attnkit.training.schedule import SCHEDULES, learning_rate
+from attnkit.training.settings import Schedule, TrainingConfig
+from attnkit.training.tracking import read_log
+
+
+def rates(**changes: Any) -> list[float]:
+    shape: dict[str, Any] = {"max_steps": 10, "warmup_steps": 2, "learning_rate": 1.0, "min_learning_rate": 0.2}
+    training = TrainingConfig(**{**shape, **changes})
+    rate_at = learning_rate(training)
+    return [rate_at(step) for step in range(training.max_steps + 1)]
+
+
+def test_the_setting_names_every_schedule() -> None:
+    assert list(get_args(Schedule)) == list(SCHEDULES)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_schedule_warms_up_and_respects_the_minimum(schedule: str) -> None:
+    curve = rates(schedule=schedule, warmup_steps=4, decay_steps=3)
+    assert curve[:4] == sorted(curve[:4])
+    assert curve[4] == max(curve) == 1.0
+    assert curve[4:] == sorted(curve[4:], reverse=True)
+    assert min(curve[4:]) >= 0.2
+    assert curve[-1] == pytest.approx(1.0 if schedule == "constant" else 0.2)
+    assert rates(schedule=schedule, warmup_steps=0)[0] == 1.0
+
+
+def test_the_curves() -> None:
+    assert rates(schedule="linear") == pytest.approx([0, 0.5, 1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2])
+    assert rates(schedule="cosine")[6] == pytest.approx(0.6)  # halfway
+    decay = rates(schedule="warmup_stable_decay", decay_steps=4)
+    assert decay[2:7] == [1.0] * 5
+    assert decay[7] == pytest.approx(0.2 + 0.8 * (1 - 0.25**0.5))
+    assert rates(schedule="warmup_stable_decay")[8:10] == pytest.approx([1, 0.2 + 0.8 * (1 - 0.5**0.5)])
+
+
+def test_the_loop_follows_the_schedule(tmp_path: Path, accelerator: Accelerator) -> None:
+    training = settings(tmp_path, gradient_accumulation_steps=2)
+    run(causal_model(), text_rows(8), training, accelerator=accelerator)
+    logged = [record["learning_rate"] for record in read_log(tmp_path / "log.jsonl")]
+    assert logged == [learning_rate(training)(step) for step in range(20)]
+
+
+def test_only_matrices_decay() -> None:
+    model = causal_model()
+    model.transformer.wpe.weight.requires_grad_(False)
+    optimizer = build_optimizer(model, TrainingConfig(weight_decay=0.3))
+    decays = {
+        name: group["weight_decay"] for group in optimizer.state_dict()["param_groups"] for name in group["param_names"]
+    }
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert decays == {name: 0.3 if parameter.ndim >= 2 else 0.0 for name, parameter in trained.items()}
+    assert all(group["fused"] for group in optimizer.param_groups)
+
+
+def test_numbers_that_have_no_fused_kernel_are_optimized_all_the_same() -> None:
+    model = nn.ParameterList([nn.Parameter(torch.ones(2, 2, dtype=torch.complex64))])
+    optimizer = build_optimizer(model, TrainingConfig())
+    assert not any(group["fused"] for group in optimizer.param_groups)
+
+
+def test_a_frozen_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="no parameter that requires a gradient"):
+        build_optimizer(causal_model().requires_grad_(False), TrainingConfig())
+
+
+def test_random_numbers_are_a_function_of_their_key() -> None:
+    def draw(*key: int) -> tuple[float, float, float]:
+        reseed(*key)
+        return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+    assert draw(0, 1, 2) == draw(0, 1, 2)
+    numbers = {number for key in [(0, 1, 2), (0, 2, 1), (1, 0, 2), (0, 1, 3)] for number in draw(*key)}
+    assert len(numbers) == 12

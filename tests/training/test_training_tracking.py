@@ -1,0 +1,115 @@
+"""What a run says: log, lines, bar, trackers, plot."""
+
+import io
+import json
+import math
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import pytest
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from rich.console import Console
+from samples import Bigram, held_out, run, settings, text_rows
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from attnkit.errors import UsageError
+from attnkit.training.launch import make_accelerator
+from attnkit.training.plot import plot_loss
+from attnkit.training.tracking import Tracker, TrackingConfig, read_log
+
+FIGURES = {"loss": 2.5, "learning_rate": 1e-3, "tokens_per_second": 1234.5}
+
+
+def test_a_resumed_log_has_each_record_once(tmp_path: Path, accelerator: Accelerator) -> None:
+    with Tracker(tmp_path, tracking=TrackingConfig(progress=False), accelerator=accelerator) as tracker:
+        tracker.start(step=0, max_steps=9)
+        for step in (1, 2, 3):
+            tracker.train(step, FIGURES)
+        tracker.evaluation(2, {"loss": math.nan})
+    with (tmp_path / "log.jsonl").open("a") as log:
+        log.write('{"kind": "tra')  # a crash
+    with Tracker(tmp_path, tracking=TrackingConfig(progress=False), accelerator=accelerator) as tracker:
+        tracker.start(step=2, max_steps=9)
+        tracker.train(3, {**FIGURES, "loss": 2.0})
+    records = read_log(tmp_path / "log.jsonl")
+    assert [(record["kind"], record["step"], record["loss"]) for record in records] == [
+        ("train", 1, 2.5),
+        ("train", 2, 2.5),
+        ("eval", 2, None),
+        ("train", 3, 2.0),
+    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.jsonl"]
+
+
+def test_a_line_per_log_step_where_there_is_no_terminal(
+    tmp_path: Path, accelerator: Accelerator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = text_rows(8)
+    training = settings(tmp_path, max_steps=4, log_steps=2)
+    evaluate = held_out(rows, accelerator)
+    run(Bigram(), rows, training, accelerator=accelerator, evaluate=evaluate, tracking=TrackingConfig())
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("step 2/4  loss 4.")
+    assert all(word in lines[0] for word in ("lr 5.00e-04", "tokens/s", "ETA 0:00"))
+    assert lines[2].startswith("step 4/4  held-out loss 4.")
+
+
+def test_a_bar_where_there_is_a_terminal(
+    tmp_path: Path, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The environment by which rich is told that it has a terminal; what it draws goes to standard output.
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    shown = io.StringIO()
+    monkeypatch.setattr("sys.stdout", shown)
+    assert Console().is_terminal
+    run(Bigram(), text_rows(8), settings(tmp_path, max_steps=4), accelerator=accelerator, tracking=TrackingConfig())
+    for text in ("4/4", "loss 4.", "lr ", "tokens/s", "ETA"):
+        assert text in shown.getvalue()
+
+
+def test_a_silent_run_is_silent(tmp_path: Path, accelerator: Accelerator, capsys: pytest.CaptureFixture[str]) -> None:
+    run(Bigram(), text_rows(8), settings(tmp_path, max_steps=2), accelerator=accelerator)
+    assert capsys.readouterr().out == ""
+
+
+# TensorBoard's writer parses its own protocol buffers with calls that protobuf is about to drop.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_trackers_get_what_the_log_gets(tmp_path: Path) -> None:
+    AcceleratorState._reset_state(reset_partial_state=True)
+    accelerator = make_accelerator(trackers=["tensorboard"], output_dir=tmp_path)
+    training = settings(tmp_path, max_steps=2)
+    tracking = TrackingConfig(trackers=["tensorboard"], project="mine", progress=False)
+    run(Bigram(), text_rows(8), training, accelerator=accelerator, tracking=tracking)
+    accelerator.end_training()
+    events = EventAccumulator(str(tmp_path / "mine")).Reload()
+    losses = [event.value for event in events.Scalars("train/loss")]
+    assert losses == pytest.approx([record["loss"] for record in read_log(tmp_path / "log.jsonl")])
+
+
+def test_a_tracker_that_is_not_installed_is_named(tmp_path: Path, accelerator: Accelerator) -> None:
+    tracking = TrackingConfig(trackers=["tensorbord", "wandb"])
+    with pytest.raises(
+        UsageError, match=r"'tensorbord': did you mean 'tensorboard'.*wandb.*pip install 'attnkit\[tracking\]'"
+    ):
+        Tracker(tmp_path, tracking=tracking, accelerator=accelerator)
+
+
+def test_the_plot_shows_both_curves_and_the_reference(tmp_path: Path) -> None:
+    records = [{"kind": "train", "step": step, "loss": 6 - step / 10} for step in range(1, 20)]
+    records += [{"kind": "eval", "step": step, "loss": None if step == 5 else 5.5} for step in (5, 10, 20)]
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(json.dumps(record) + "\n" for record in records))
+    plot_loss(log, tmp_path / "plain.png")
+    plot_loss(log, tmp_path / "loss.png", reference=6.38)
+    plain, with_reference = (matplotlib.image.imread(tmp_path / name) for name in ("plain.png", "loss.png"))
+    assert plain.shape == with_reference.shape
+    assert not np.array_equal(plain, with_reference)
+
+
+def test_a_plot_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot write .*loss\.png"):
+        plot_loss(tmp_path / "log.jsonl", tmp_path / "missing" / "loss.png")
