@@ -100,6 +100,7 @@ def answer(arguments: list[str]) -> str:
 
 def do(name: str, verb: Verb, arguments: list[str]) -> str:
     """Load the run of a verb and hand it to its recipe."""
+    quieten_libraries()
     loading, saving = import_module("attnkit.config.load"), import_module("attnkit.config.save")
     saved = None
     if verb.takes_path:
@@ -112,6 +113,14 @@ def do(name: str, verb: Verb, arguments: list[str]) -> str:
     if print_config:
         return saving.to_text(run).rstrip("\n")
     return part(*verb.recipe)(run)
+
+
+def quieten_libraries() -> None:
+    """Keep progress bars and reports of what we depend on out of what we say."""
+    logging = import_module("transformers.utils.logging")
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    import_module("datasets").disable_progress_bars()
 
 
 def part(module: str, name: str) -> Any:

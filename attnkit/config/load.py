@@ -19,7 +19,8 @@ from attnkit.models.configuration_attnkit import AttnKitConfig
 Run = TypeVar("Run")
 
 COMMAND_LINE = "command line"
-FROM_TOKENIZER = ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")
+# What a model takes from the tokenizer and the text where its section is silent.
+FROM_TEXT = ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "max_position_embeddings")
 
 
 def load(run_class: type[Run], arguments: Sequence[str], *, saved: Path | None = None) -> Run:
@@ -33,8 +34,7 @@ def load(run_class: type[Run], arguments: Sequence[str], *, saved: Path | None =
     reading = Reading(run_class)
     if saved is not None:
         mapping, lines = strict_yaml.read(saved)
-        shared = {key: value for key, value in mapping.items() if key in reading.keys or key in reading.sections}
-        reading.take_mapping(shared, saved, lines=lines)
+        reading.take_mapping(reading.shared(mapping), saved, lines=lines)
     for path in files:
         with reading.problem():
             mapping, lines = strict_yaml.read(path)
@@ -89,6 +89,17 @@ class Reading:
                     self.take_mapping(value, path, lines=lines, prefix=f"{name}.")
                 elif value is not None:
                     raise UsageError(f"{name}: expected its keys, got {value!r}")
+
+    def shared(self, mapping: dict, prefix: str = "") -> dict:
+        """What a mapping holds of the keys of this kind of run."""
+        kept = {}
+        for key, value in mapping.items():
+            name = f"{prefix}{key}"
+            if name in self.sections and isinstance(value, dict):
+                kept[key] = self.shared(value, f"{name}.")
+            elif name in self.keys:
+                kept[key] = value
+        return kept
 
     def take_flag(self, name: str, text: str) -> None:
         parent, _, leaf = name.rpartition(".")
@@ -159,7 +170,7 @@ class Checked(Protocol):
 
 
 def explicit(model: ModelConfig) -> ModelConfig:
-    """A `model` section that leaves to defaults only what a saved model or the tokenizer will say.
+    """A `model` section that leaves to defaults only what a saved model, the tokenizer or the text will say.
 
     Raises `UsageError` naming the field if `AttnKitConfig` refuses the section.
     """
@@ -174,5 +185,5 @@ def explicit(model: ModelConfig) -> ModelConfig:
         if isinstance(error.__cause__, ValueError):  # anything else is no fault of the user
             raise UsageError(str(error.__cause__)) from error
         raise
-    unset = [name for name, value in values.items() if value is None and name not in ("path", *FROM_TOKENIZER)]
+    unset = [name for name, value in values.items() if value is None and name not in ("path", *FROM_TEXT)]
     return replace(model, **{name: vars(config)[name] for name in unset})

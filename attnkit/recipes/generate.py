@@ -1,0 +1,117 @@
+"""Generation: a saved model goes on from a prompt."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+
+from attnkit.data.tokenizer import load_tokenizer
+from attnkit.errors import UsageError
+from attnkit.models import AttnKitConfig
+from attnkit.recipes.model import load_model
+
+
+@dataclass(kw_only=True)
+class GenerateRun:
+    """What to generate, and how: sampling from the likeliest tokens, or the likeliest token each time."""
+
+    path: str
+    """A run, or a model: its folder or its name on the hub."""
+    prompt: str = ""
+    """The text to go on from; without it the model begins a document."""
+    max_new_tokens: int = 100
+    """Tokens that are generated at most."""
+    temperature: float = 0.8
+    """Logits are divided by this before sampling; 0 takes the likeliest token each time."""
+    top_p: float = 0.95
+    """Sampling is from the likeliest tokens that together have this probability (Holtzman 2020)."""
+    seed: int = 0
+    """Seed of the sampling."""
+    imports: list[str] = field(default_factory=list)
+    """Python files or modules that register parts; those of the run that made the model need not be named."""
+
+    def problems(self) -> list[str]:
+        """What is wrong with these settings, a line each."""
+        rules = {
+            f"max_new_tokens: {self.max_new_tokens} must be 1 or more": self.max_new_tokens >= 1,
+            f"temperature: {self.temperature} must be 0 or more": self.temperature >= 0,
+            f"top_p: {self.top_p} must be more than 0 and at most 1": 0 < self.top_p <= 1,
+            f"seed: {self.seed} must be 0 or more": self.seed >= 0,
+        }
+        return [problem for problem, holds in rules.items() if not holds]
+
+
+def generate(run: GenerateRun) -> str:
+    """The prompt and what the model makes of it.
+
+    Raises `UsageError` if there is no such model, it generates no text, or it has not that many positions.
+    """
+    path = model_path(run.path)
+    tokenizer = load_tokenizer(tokenizer_path(path))
+    model = load_model(path, auto_class=AutoModelForCausalLM).eval()
+    if torch.accelerator.is_available():
+        model.to(torch.accelerator.current_accelerator())
+    return run.prompt + continue_text(
+        model,
+        tokenizer,
+        run.prompt,
+        max_new_tokens=run.max_new_tokens,
+        seed=run.seed,
+        temperature=run.temperature,
+        top_p=run.top_p,
+    )
+
+
+@torch.no_grad()
+def continue_text(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: str,
+    *,
+    max_new_tokens: int,
+    seed: int,
+    temperature: float = 0.8,
+    top_p: float = 0.95,
+) -> str:
+    """What a model says after a prompt, which it takes for the beginning of a document."""
+    assert isinstance(model, GenerationMixin)
+    begin = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+    token_ids = [begin, *tokenizer(prompt, add_special_tokens=False)["input_ids"]]
+    input_ids = torch.tensor([token_ids], device=model.device)
+    check_positions(model, input_ids.shape[1] + max_new_tokens)
+    sampling = {"do_sample": True, "temperature": temperature, "top_p": top_p} if temperature else {"do_sample": False}
+    set_seed(seed)
+    output = model.generate(
+        input_ids,
+        attention_mask=torch.ones_like(input_ids),
+        max_new_tokens=max_new_tokens,
+        pad_token_id=tokenizer.pad_token_id,
+        **sampling,
+    )
+    return str(tokenizer.decode(output[0, input_ids.shape[1] :], skip_special_tokens=True))
+
+
+def check_positions(model: PreTrainedModel, num_tokens: int) -> None:
+    """Raise `UsageError` if a model whose positions are learned has not that many."""
+    config = model.config
+    if (
+        isinstance(config, AttnKitConfig)
+        and config.position == "learned"
+        and num_tokens > config.max_position_embeddings
+    ):
+        raise UsageError(
+            f"max_new_tokens: prompt and continuation are up to {num_tokens} tokens, and the model has "
+            f"{config.max_position_embeddings} learned positions: shorten one of them"
+        )
+
+
+def model_path(path: str) -> str:
+    """The folder of the model, given that of its run."""
+    return str(Path(path) / "model") if (Path(path) / "model" / "config.json").is_file() else path
+
+
+def tokenizer_path(path: str) -> str:
+    """Where the tokenizer of a model is: with it, or with the run that the model is a checkpoint of."""
+    beside = Path(path).absolute().parent.parent / "tokenizer"
+    return str(beside) if not (Path(path) / "tokenizer.json").is_file() and beside.is_dir() else path

@@ -1,0 +1,126 @@
+"""The model of a run: built from the `model` section or loaded, and checked against tokenizer and rows."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from attnkit.config.runs import ModelConfig
+from attnkit.data.hub import require_repository
+from attnkit.errors import UsageError
+from attnkit.models import AttnKitConfig
+
+
+def build_model(
+    model: ModelConfig,
+    *,
+    auto_class: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    sequence_length: int,
+    head: dict[str, Any] | None = None,
+) -> PreTrainedModel:
+    """The model of a run with the head of `auto_class`, checked against the tokenizer and the length of the rows.
+
+    Without `model.path` its weights are random; where the section is silent, vocabulary and special ids are those of
+    the tokenizer, and there are as many positions as a row has tokens. `head` holds the fields of the config that a new
+    head needs; without it a saved model has to bring all of its weights.
+
+    Raises `UsageError` if the three do not fit together, or if the saved model is missing, damaged or another one.
+    """
+    changes = {name: value for name, value in asdict(model).items() if name != "path" and value is not None}
+    if model.path is not None:
+        built = load_model(model.path, auto_class=auto_class, changes=changes, head=head)
+        check_fit(built.config, tokenizer, sequence_length=sequence_length)
+        return built
+    config = fresh_config(changes, tokenizer, sequence_length=sequence_length, head=head or {})
+    check_fit(config, tokenizer, sequence_length=sequence_length)
+    return auto_class.from_config(config)
+
+
+def fresh_config(
+    given: dict[str, Any], tokenizer: PreTrainedTokenizerBase, *, sequence_length: int, head: dict[str, Any]
+) -> AttnKitConfig:
+    """The config of a model with random weights."""
+    special_ids = {
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+    }
+    for name, token_id in special_ids.items():
+        if given.get(name, token_id) != token_id:
+            raise UsageError(f"model.{name}: {given[name]} is not the tokenizer's, {token_id}: leave it out")
+    silent = {"vocab_size": len(tokenizer), "max_position_embeddings": sequence_length, **special_ids, **head}
+    try:
+        return AttnKitConfig(**{**silent, **given})
+    except StrictDataclassError as error:
+        if isinstance(error.__cause__, ValueError):
+            raise UsageError(f"model: {error.__cause__}") from error
+        raise
+
+
+def check_fit(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, *, sequence_length: int) -> None:
+    """Raise `UsageError` if the tokenizer has more tokens than the model, or a row more than its positions."""
+    values = config.to_dict()
+    if len(tokenizer) > values["vocab_size"]:
+        raise UsageError(
+            f"model.vocab_size: {values['vocab_size']} rows in the embedding for the {len(tokenizer)} entries of the "
+            "tokenizer: leave model.vocab_size out, or lower tokenizer.vocab_size"
+        )
+    limit = values.get("max_position_embeddings")
+    if limit is not None and sequence_length > limit:
+        raise UsageError(
+            f"data.sequence_length: {sequence_length} is more than model.max_position_embeddings: {limit}, "
+            f"{meaning_of_limit(config)}: lower the one or raise the other"
+        )
+
+
+def meaning_of_limit(config: PreTrainedConfig) -> str:
+    """What `max_position_embeddings` says of a model, for errors."""
+    if isinstance(config, AttnKitConfig) and config.position != "learned":
+        return f"how far this model with position {config.position!r} is said to be trained"
+    return "the positions that the model has"
+
+
+def load_model(
+    path: str, *, auto_class: Any, changes: dict[str, Any] | None = None, head: dict[str, Any] | None = None
+) -> PreTrainedModel:
+    """A saved model, with changes to its config that leave its weights as they are."""
+    if Path(path).expanduser().is_dir():
+        path = str(Path(path).expanduser())
+        if not (Path(path) / "config.json").is_file():
+            raise UsageError(f"model.path: {path} holds no model: give a folder with config.json and weights")
+    else:
+        require_repository(path, kind="model", remedy="give the folder of a saved model as model.path")
+    try:
+        model, info = auto_class.from_pretrained(
+            path, output_loading_info=True, ignore_mismatched_sizes=True, **(changes or {}), **(head or {})
+        )
+    except StrictDataclassError as error:
+        raise UsageError(f"model.path: {path}: {first_line(error.__cause__ or error)}") from error
+    except (OSError, ValueError, SafetensorError) as error:
+        raise UsageError(f"model.path: {path} cannot be loaded: {first_line(error)}") from error
+    check_weights(model, info, path=path, changed=bool(changes), has_new_head=head is not None)
+    return model
+
+
+def check_weights(
+    model: PreTrainedModel, info: dict[str, Any], *, path: str, changed: bool, has_new_head: bool
+) -> None:
+    """Raise `UsageError` if weights are missing or of another shape, or are left over after a change of the config."""
+    wrong = {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
+    if changed:
+        wrong |= {key for key in info["unexpected_keys"] if key.startswith(f"{model.base_model_prefix}.")}
+    if has_new_head:
+        wrong = {key for key in wrong if key.startswith(f"{model.base_model_prefix}.")}
+    if wrong:
+        named = ", ".join(sorted(wrong)[:3]) + ", …" * (len(wrong) > 3)
+        remedy = "change no key of `model` that changes weights" if changed else "give a model of this kind"
+        raise UsageError(f"model.path: {path} has not the weights of a {type(model).__name__} ({named}): {remedy}")
+
+
+def first_line(error: BaseException) -> str:
+    """What a library says, for errors that have to fit on one line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

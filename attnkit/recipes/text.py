@@ -1,0 +1,68 @@
+"""The text of a run: documents, the tokenizer, and rows of token ids with their accounting."""
+
+import math
+from dataclasses import dataclass
+
+from accelerate import Accelerator
+from transformers import PreTrainedTokenizerBase
+
+from attnkit.data.packing import PackedText, pack
+from attnkit.data.sources import DataConfig, Documents
+from attnkit.data.statistics import unigram_loss
+from attnkit.data.tokenizer import TokenizerConfig, load_tokenizer, train_tokenizer
+from attnkit.training.launch import on_main
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Rows to train on and rows held out, and how well a model of token frequencies alone predicts these."""
+
+    train: PackedText
+    held_out: PackedText
+    unigram_loss: float  # nats per token
+
+
+def get_tokenizer(
+    documents: Documents, tokenizer: TokenizerConfig, *, accelerator: Accelerator
+) -> PreTrainedTokenizerBase:
+    """The tokenizer at `tokenizer.path`, or one trained on the documents to train on: once, by the main process."""
+    if tokenizer.path is not None:
+        return load_tokenizer(tokenizer.path)
+    return on_main(accelerator, lambda: train_tokenizer(documents.train["text"], tokenizer))
+
+
+def make_rows(documents: Documents, tokenizer: PreTrainedTokenizerBase, *, data: DataConfig) -> Rows:
+    """Pack the documents into rows. Raises `UsageError` if there is not the text for one row."""
+    train = pack(documents.train, tokenizer, sequence_length=data.sequence_length)
+    held_out = pack(documents.held_out, tokenizer, sequence_length=data.sequence_length, min_tokens=2)
+    loss = unigram_loss(train.rows, held_out.rows, vocab_size=len(tokenizer))
+    return Rows(train=train, held_out=held_out, unigram_loss=loss)
+
+
+def held_out_figures(loss: float, rows: Rows, *, every_token: bool) -> dict[str, float | int | None]:
+    """What a held-out loss in nats per token means, beside the loss of the unigram model.
+
+        perplexity = exp(loss),    bits per byte = loss · tokens / bytes / log 2
+
+    Bits per byte does not depend on the tokenizer. It is None where not `every_token` is predicted from those before.
+    """
+    held_out = rows.held_out
+    return {
+        "loss": loss,
+        "perplexity": math.exp(loss),
+        "bits_per_byte": loss * held_out.tokens / held_out.bytes / math.log(2) if every_token else None,
+        "unigram_loss": rows.unigram_loss,
+        "documents": held_out.documents,
+        "tokens": held_out.tokens,
+        "bytes": held_out.bytes,
+    }
+
+
+def say_held_out(figures: dict[str, float | int | None]) -> str:
+    """The held-out figures on one line."""
+    bits = figures["bits_per_byte"]
+    shown = f", {bits:.3f} bits/byte" if bits is not None else ""
+    return (
+        f"{figures['loss']:.3f} nats/token{shown}, perplexity {figures['perplexity']:.1f} "
+        f"(unigram model: {figures['unigram_loss']:.3f} nats/token)"
+    )

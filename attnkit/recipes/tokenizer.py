@@ -1,0 +1,34 @@
+"""A tokenizer of its own: trained once, and given to any number of runs as `tokenizer.path`."""
+
+from pathlib import Path
+
+from attnkit.config.runs import TokenizerRun
+from attnkit.data.sources import load_documents
+from attnkit.data.tokenizer import train_tokenizer
+from attnkit.errors import UsageError
+from attnkit.training.run_folder import writing
+
+
+def make_tokenizer(run: TokenizerRun) -> str:
+    """Train a tokenizer on the documents to train on, save it, and return what there is to say.
+
+    Raises `UsageError` if the text is missing or supports no such vocabulary, and for a folder that is in use.
+    """
+    folder = Path(run.output_dir)
+    if run.tokenizer.path is not None:
+        raise UsageError(f"tokenizer.path: {run.tokenizer.path} is trained already: leave it out")
+    if folder.is_file():
+        raise UsageError(f"output_dir: {folder} is a file: choose a folder")
+    if folder.is_dir() and any(folder.iterdir()) and not run.overwrite:
+        raise UsageError(f"output_dir: {folder} is not empty: replace its tokenizer by --overwrite, or choose another")
+    texts = load_documents(run.data).train["text"]
+    tokenizer = train_tokenizer(texts, run.tokenizer, model_max_length=run.data.sequence_length)
+    with writing(folder):
+        tokenizer.save_pretrained(folder)
+    num_tokens = sum(len(ids) for ids in tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"])
+    num_bytes = sum(len(text.encode()) for text in texts)
+    return (
+        f"text        {len(texts):,} documents, {num_bytes:,} bytes\n"
+        f"tokenizer   {run.tokenizer.algorithm}, {len(tokenizer):,} entries, {num_bytes / num_tokens:.2f} bytes/token\n"
+        f"saved       {folder}"
+    )
