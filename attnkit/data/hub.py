@@ -34,8 +34,3 @@ def unreachable(name: str, *, kind: Literal["dataset", "model"], remedy: str) ->
     return UsageError(
         f"{name!r} is no file or folder here, and the hub cannot be reached for a {kind} of that name; {remedy}"
     )
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of what a library says, for errors that have to fit on one."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

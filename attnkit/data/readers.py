@@ -59,7 +59,7 @@ class DataFile(ABC):
         except (gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise UsageError(f"{self.path}: is no complete gzip file ({error}); compress it again") from error
         except OSError as error:
-            raise UsageError(f"{self.path}: cannot be read ({error.strerror or error})") from error
+            raise UsageError(f"{self.path}: cannot be read ({error.strerror or first_line(error)})") from error
         if empty:
             raise UsageError(f"{self.path}: holds no rows of text; remove it, or give another file")
 
@@ -212,9 +212,12 @@ class ParquetFile(DataFile):
             batches = table.iter_batches(batch_size=1024, columns=list(columns))
             for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), start=1):
                 yield f"{self.path}, row {number}", row
-        except pa.ArrowException as error:
-            message = str(error).partition("\n")[0]
-            raise UsageError(f"{self.path}: is no complete Parquet file ({message}); write it again") from error
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{self.path}: holds text that is not UTF-8 ({error}); write it again as UTF-8") from error
+        except (pa.ArrowException, OSError) as error:  # what Arrow finds damaged may be an OSError too
+            raise UsageError(
+                f"{self.path}: is no complete Parquet file ({first_line(error)}); write it again"
+            ) from error
 
 
 def open_bytes(path: Path) -> BinaryIO:
@@ -235,3 +238,8 @@ def open_file(path: Path, *, documents: DocumentUnit) -> DataFile:
         known = ", ".join(f".{name}" for name in sorted(readers))
         raise UsageError(f"{path}: is of no type that is read here; supported are {known}, each also with .gz")
     return readers[kind](path, documents=documents)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what a library says, for errors that have to fit on one."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from attnkit.data import python_docs
-from attnkit.data.hub import first_line, require_repository, unreachable
-from attnkit.data.readers import DataFile, DocumentUnit, Row, file_type, open_file
+from attnkit.data.hub import require_repository, unreachable
+from attnkit.data.readers import DataFile, DocumentUnit, Row, file_type, first_line, open_file
 from attnkit.errors import UsageError
 
 PYTHON_DOCS = "python-docs"
@@ -216,9 +216,11 @@ def _hidden(file: Path, folder: Path) -> bool:
 
 def _remedy(path: Path) -> str:
     """What to give in place of a path that does not exist: the nearest name, if one is near."""
-    siblings = path.parent.iterdir() if path.parent.is_dir() else ()
-    close = get_close_matches(str(path), [PYTHON_DOCS, *map(str, siblings)], n=1, cutoff=0.75)
-    return f"did you mean {close[0]!r}?" if close else LOCAL_REMEDY
+    near = {sibling.name: str(sibling) for sibling in path.parent.iterdir()} if path.parent.is_dir() else {}
+    if path.name == str(path):
+        near[PYTHON_DOCS] = PYTHON_DOCS
+    close = get_close_matches(path.name, near, n=1, cutoff=0.75)
+    return f"did you mean {near[close[0]]!r}?" if close else LOCAL_REMEDY
 
 
 def _hub_rows(entry: str, *, columns: Mapping[str, str], data: DataConfig) -> Iterator[Row]:

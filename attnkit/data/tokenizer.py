@@ -23,7 +23,8 @@ from typing import Literal
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from attnkit.data.hub import first_line, require_repository, unreachable
+from attnkit.data.hub import require_repository, unreachable
+from attnkit.data.readers import first_line
 from attnkit.errors import UsageError
 
 SPECIAL_TOKENS = {
@@ -138,17 +139,30 @@ def _train_unigram(texts: list[str], vocab_size: int) -> Tokenizer:
     )
     scratch.train_from_iterator(texts, trainer)
     pieces = json.loads(scratch.to_str())["model"]["vocab"][len(SPECIALS) :]
-    # The trainer sums in an order that changes from run to run, and gives bytes that the text lacks scores just above
-    # the lowest one in such an order too. Rounding, one score for all of those, and sorting make equal runs equal.
-    lowest = min(round(score, 6) for _, score in pieces)
-    scores = {
-        piece: lowest if len(piece) == 1 and score < lowest + 1e-4 * (len(BYTES) + 1) else round(score, 6)
-        for piece, score in pieces
-    }
-    vocab = [(token, 0.0) for token in SPECIALS] + sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+    ordered = sorted(_settled(pieces), key=lambda item: (-item[1], item[0]))
+    single = [item for item in ordered if len(item[0]) == 1]
+    longer = [item for item in ordered if len(item[0]) > 1]
+    # Cut, because the trainer goes on past a size that the bytes alone fill.
+    vocab = [(token, 0.0) for token in SPECIALS] + single + longer[: vocab_size - len(SPECIALS) - len(single)]
     tokenizer = _byte_level(models.Unigram(vocab, unk_id=SPECIALS.index(SPECIAL_TOKENS["unk_token"])))
     tokenizer.add_special_tokens(SPECIALS)
     return tokenizer
+
+
+def _settled(pieces: list[tuple[str, float | None]]) -> list[tuple[str, float]]:
+    """Pieces with scores that are equal for equal texts, which those of the trainer are not quite.
+
+    It sums in an order that changes from run to run; and bytes that the text lacks get scores just above the lowest,
+    1e-4 apart, in such an order. So all of those get the lowest one, and the others are rounded. Without any text there
+    are no likelihoods and no scores.
+    """
+    scores = [round(score or 0.0, 6) for _, score in pieces]
+    lowest = min(scores)
+    near_lowest = lowest + 1e-4 * (len(BYTES) + 1)
+    return [
+        (piece, lowest if len(piece) == 1 and score < near_lowest else score)
+        for (piece, _), score in zip(pieces, scores, strict=True)
+    ]
 
 
 def _byte_level(model: models.Model) -> Tokenizer:

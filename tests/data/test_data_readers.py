@@ -1,0 +1,224 @@
+"""Every file type reads the same texts, and refuses every fault in one line that names file, place and remedy."""
+
+import gzip
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from file_writers import TABLES, encode, write, write_table
+
+from attnkit.data import DataConfig, load_documents
+from attnkit.data.readers import readers
+from attnkit.data.sources import read_rows
+from attnkit.errors import UsageError
+
+KINDS = list(readers)
+LINES = [kind for kind in KINDS if kind != "parquet"]
+TEXTS = [
+    "NA",
+    "null",
+    "007",
+    "1e5",
+    "nan",
+    "true",
+    "2024-01-01",
+    'say "this", or that',
+    "café 日本語 🙂",
+    "next\x85line and \u2028separator\u2029 stay",
+    "two\nlines",
+    "  spaces around  ",
+    "a tab\there",
+]
+BOM = b"\xef\xbb\xbf"
+
+
+def read(*paths: str, **settings: object) -> list[str]:
+    """All documents behind some paths, in the order in which they were read."""
+    documents = load_documents(DataConfig(source=list(paths), seed=0, **settings))
+    return [*documents.train["text"], *documents.held_out["text"]]
+
+
+def refuse(path: str, match: str, **settings: object) -> None:
+    """Loading raises one line that begins with the file."""
+    with pytest.raises(UsageError, match=match) as error:
+        read(path, **settings)
+    message = str(error.value)
+    assert len(message.splitlines()) == 1
+    assert Path(path).name in message
+
+
+@pytest.mark.parametrize("packed", ["", ".gz"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_stays_text(kind: str, packed: str, tmp_path: Path) -> None:
+    path = write_table(tmp_path / f"it.{kind}{packed}", {"text": TEXTS})
+    assert sorted(read(path)) == sorted(TEXTS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_suffixes_in_capitals_are_read(kind: str, tmp_path: Path) -> None:
+    path = write(tmp_path / f"IT.{kind.upper()}", encode(kind, {"text": TEXTS}))
+    assert sorted(read(path)) == sorted(TEXTS)
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_the_text_column_has_any_name_and_place(kind: str, tmp_path: Path) -> None:
+    path = write_table(tmp_path / f"it.{kind}", {"id": ["1", "2"], "the body": ["one", "two"], "text": ["x", "y"]})
+    assert sorted(read(path, text_column="the body")) == ["one", "two"]
+
+
+@pytest.mark.parametrize("end", [b"\r\n", b"\n"])
+@pytest.mark.parametrize("kind", LINES)
+def test_marks_of_byte_order_and_line_ends_are_no_text(kind: str, end: bytes, tmp_path: Path) -> None:
+    content = encode(kind, {"text": ["one", "two", "three"]})
+    path = write(tmp_path / f"it.{kind}", BOM + content.replace(b"\n", end))
+    assert sorted(read(path)) == ["one", "three", "two"]
+
+
+@pytest.mark.parametrize("kind", ["txt", "csv"])
+def test_lines_may_end_with_a_return_alone(kind: str, tmp_path: Path) -> None:
+    content = encode(kind, {"text": ["one", "two", "three"]})
+    path = write(tmp_path / f"it.{kind}", content.replace(b"\n", b"\r"))
+    assert sorted(read(path)) == ["one", "three", "two"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_document_may_be_long(kind: str, tmp_path: Path) -> None:
+    long = "word " * 300_000  # more than a cell of Python's csv or a block of Arrow's holds unasked
+    path = write_table(tmp_path / f"it.{kind}", {"text": [long.strip(), "short"]})
+    assert sorted(map(len, read(path))) == [5, len(long) - 1]
+
+
+def test_blank_lines_and_blank_texts_are_passed_over(tmp_path: Path) -> None:
+    jsonl = write(tmp_path / "it.jsonl", b'\n{"text": "one"}\n  \n{"text": " "}\n')
+    table = write(tmp_path / "it.csv", b'\ntext\n\ntwo\n"  "\n""\n')
+    assert sorted(read(jsonl, table)) == ["one", "two"]
+
+
+def row(number: int, kind: str) -> str:
+    """How the place of a row is named in errors."""
+    line = number + (kind == "csv")
+    return rf"it.{kind}(\.gz)?(, row {number}|:{line})"
+
+
+def faults(kind: str) -> dict[str, tuple[bytes, str]]:
+    """What can be wrong with a file of a type: its bytes, and what has to be said."""
+    found = {"empty": (b"", rf"it.{kind}(\.gz)?: (is empty|holds no rows|is no complete Parquet)")}
+    if kind in LINES:
+        good = encode(kind, {"text": ["one", "two", "three"]})
+        bad = good.replace(b"two", b"caf\xe9")
+        number, offset = bad[: bad.index(b"\xe9")].count(b"\n") + 1, bad.index(b"\xe9")
+        found["Latin-1"] = (
+            bad,
+            rf"it.{kind}(\.gz)?:{number}: is not UTF-8 at byte offset {offset} \(0xe9\).* -f ISO-8859-1 ",
+        )
+        found["Latin-1 after a mark"] = (BOM + bad, rf":{number}: is not UTF-8 at byte offset {offset + 3} ")
+        found["UTF-16"] = ("text\n".encode("utf-16"), r":1: is not UTF-8 at byte offset 0 \(0xf.\).* -f UTF-16 ")
+        found["blank"] = (b" \n\n  \n" if kind != "csv" else b"\n\n", "holds no rows of text")
+    if kind in TABLES:
+        found["no rows"] = (encode(kind, {"text": []}), r"holds no rows of text|is empty")
+        missing = r"has no column 'text' \(columns: 'id', 'body'\); name it with data.text_column"
+        found["no text column"] = (encode(kind, {"id": ["1"], "body": ["one"]}), missing)
+        found["blank texts"] = (encode(kind, {"text": ["", " "]}), "column 'text' holds no text")
+    if kind in ("json", "jsonl", "parquet"):
+        found["null"] = (encode(kind, {"text": ["one", None]}), row(2, kind) + ": column 'text' is null; fill it")
+        found["a number"] = (encode(kind, {"text": [1, 2]}), row(1, kind) + ": column 'text' holds int, not text")
+        found["a list"] = (encode(kind, {"text": [["a"], ["b"]]}), row(1, kind) + ": column 'text' holds list")
+    if kind in ("json", "jsonl"):
+        good = b'{"text": "one"}\n'
+        found["no JSON"] = (good + b"{text: two}\n", row(2, kind) + ": is no JSON .*one JSON object")
+        found["deep JSON"] = (good + b"[" * 100_000 + b"\n", row(2, kind) + ": is no JSON ")
+        found["no object"] = (good + b'["two"]\n', row(2, kind) + ": is no JSON object; each line has to look like")
+        found["a row without text"] = (good + b'{"body": "two"}\n', row(2, kind) + ": has no column 'text'")
+        found["half a character"] = (b'{"text": "a\\ud83d"}\n', row(1, kind) + ": .*surrogate pair at character 1;")
+    if kind == "csv":
+        found["too many cells"] = (b"id,text\n1,one\n2,two, three\n", ":3: has 3 cells where the header has 2; quote")
+        found["too few cells"] = (b'id,text\n1,"one\nmore"\n\n2\n', ":5: has 1 cells where the header has 2")
+        found["an open quote"] = (b'text\none\n"two\nthree\n', ":3: is no CSV .*quote texts")
+        found["a stray quote"] = (b'text\n"one" more\n', ":2: is no CSV .*double the quotes")
+        found["two text columns"] = (b"text,text\none,two\n", "has 2 columns named 'text'; rename all but one")
+    if kind == "parquet":
+        good = encode(kind, {"text": ["one", "two"]})
+        found["cut off"] = (good[:-20], "is no complete Parquet file .*write it again")
+        found["something else"] = (b"text\none\n" * 5, "is no complete Parquet file")
+        found["damaged"] = (good[:4] + bytes(40) + good[44:], "is no complete Parquet file")
+        latin = pa.array([b"caf\xe9"]).view(pa.string())
+        found["Latin-1"] = (encode(kind, {"text": latin}), "holds text that is not UTF-8 .*write it again as UTF-8")
+    return found
+
+
+CASES = [(kind, fault) for kind in KINDS for fault in faults(kind)]
+
+
+@pytest.mark.parametrize("packed", ["", ".gz"])
+@pytest.mark.parametrize(("kind", "fault"), CASES)
+def test_every_fault_is_refused(kind: str, fault: str, packed: str, tmp_path: Path) -> None:
+    content, match = faults(kind)[fault]
+    refuse(write(tmp_path / f"it.{kind}{packed}", content), match)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damaged_gzip_is_refused(kind: str, tmp_path: Path) -> None:
+    content = gzip.compress(encode(kind, {"text": ["one", "two", *map(str, range(500))]}))
+    path = tmp_path / f"it.{kind}.gz"
+    for damaged in (content[:-12], b"text\none\n", content[:30] + bytes(30) + content[60:]):
+        path.write_bytes(damaged)
+        refuse(str(path), "is no complete gzip file .*compress it again")
+
+
+@pytest.mark.parametrize("other", TABLES)
+@pytest.mark.parametrize("kind", TABLES)
+def test_files_of_one_source_have_the_same_columns(kind: str, other: str, tmp_path: Path) -> None:
+    first = write_table(tmp_path / f"a.{kind}", {"text": ["one", "two"], "label": ["x", "y"]})
+    second = write_table(tmp_path / f"b.{other}", {"topic": ["x"], "text": ["three"]})
+    expected = rf"b.{other}: its columns \('text', 'topic'\) differ from those of .*a.{kind} \('label', 'text'\)"
+    with pytest.raises(UsageError, match=expected):
+        read(first, second)
+
+
+def test_the_order_of_columns_is_no_difference(tmp_path: Path) -> None:
+    first = write_table(tmp_path / "a.csv", {"text": ["one"], "label": ["x"]})
+    second = write_table(tmp_path / "b.jsonl", {"label": ["y"], "text": ["two"]})
+    assert sorted(read(first, second)) == ["one", "two"]
+
+
+def test_a_column_that_only_some_lines_have_is_no_difference(tmp_path: Path) -> None:
+    first = write(tmp_path / "a.jsonl", b'{"text": "one"}\n{"text": "two", "note": 1}\n')
+    second = write(tmp_path / "b.jsonl", b'{"text": "three", "note": 1}\n{"text": "four"}\n')
+    assert len(read(first, second)) == 4
+
+
+@pytest.mark.parametrize(
+    ("unit", "expected"),
+    [
+        ("paragraph", ["one\ntwo", "three", " four\nfive"]),
+        ("line", ["one", "two", "three", " four", "five"]),
+        ("file", ["one\ntwo\n\nthree\n \t\n\n four\nfive"]),
+    ],
+)
+def test_what_a_document_of_plain_text_is(unit: str, expected: list[str], tmp_path: Path) -> None:
+    path = write(tmp_path / "it.txt", b"\n\none\r\ntwo\n\nthree\n \t\n\n four\nfive\n\n")
+    other = write(tmp_path / "other.txt", b"other")
+    assert sorted(read(path, other, documents=unit)) == sorted([*expected, "other"])
+
+
+def test_unsupported_types_are_refused_with_those_that_are_read(tmp_path: Path) -> None:
+    refuse(write(tmp_path / "it.pdf", b"one"), r"it.pdf: .*\.csv, \.json, \.jsonl, \.parquet, \.txt, each also with")
+    refuse(write(tmp_path / "it.pdf.gz", b"one"), "it.pdf.gz: is of no type that is read here")
+    refuse(write(tmp_path / "it", b"one"), "it: is of no type that is read here")
+
+
+def test_plain_text_has_no_columns(tmp_path: Path) -> None:
+    path = write(tmp_path / "it.txt", b"one")
+    columns = {"text": "data.text_column", "label": "task.label_column"}
+    with pytest.raises(UsageError, match=r"it.txt: plain text has no columns, so none named 'label'; give csv, jsonl"):
+        list(read_rows(path, columns=columns, data=DataConfig()))
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_rows_hold_the_wanted_columns_and_say_where_they_stand(kind: str, tmp_path: Path) -> None:
+    path = write_table(tmp_path / f"it.{kind}", {"id": ["1", "2"], "text": ["one", "two"], "label": ["x", "y"]})
+    columns = {"label": "task.label_column", "text": "data.text_column"}
+    rows = list(read_rows(path, columns=columns, data=DataConfig()))
+    assert [values for _, values in rows] == [{"label": "x", "text": "one"}, {"label": "y", "text": "two"}]
+    assert all(re.search(row(number, kind) + "$", place) for number, (place, _) in enumerate(rows, start=1))
