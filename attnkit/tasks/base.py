@@ -45,6 +45,14 @@ class Task(ABC):
     def __init__(self, task: TaskConfig, *, data: DataConfig) -> None: ...
 
     @abstractmethod
+    def describe(self) -> str:
+        """What is predicted, in a few words, e.g. "one of 3 classes"."""
+
+    @abstractmethod
+    def texts(self) -> list[str]:
+        """All texts of the training examples, for a tokenizer to be trained on."""
+
+    @abstractmethod
     def head_config(self) -> dict[str, Any]:
         """Fields of the model's config that the head needs; they are saved with the model."""
 

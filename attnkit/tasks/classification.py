@@ -47,6 +47,12 @@ class Classification(Task):
                 f"{', '.join(map(repr, unseen))}"
             )
 
+    def describe(self) -> str:
+        return f"one of {len(self.classes)} classes"
+
+    def texts(self) -> list[str]:
+        return [text for role in self.train.column_names if role != "label" for text in self.train[role][:]]
+
     def head_config(self) -> dict[str, Any]:
         return {
             "id2label": dict(enumerate(self.classes)),

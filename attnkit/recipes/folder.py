@@ -1,0 +1,73 @@
+"""What every training run keeps in its folder: resolved config and tokenizer first, model and summary at the end."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from attnkit.config.load import load
+from attnkit.config.runs import FinetuneRun, PretrainRun
+from attnkit.config.save import CONFIG, save
+from attnkit.errors import UsageError
+from attnkit.models import AttnKitConfig
+from attnkit.training.run_folder import check_output_folder, open_output_folder, writing
+
+TOKENIZER, MODEL, SUMMARY, LOSS_CURVE = "tokenizer", "model", "summary.json", "loss.png"
+
+Run = TypeVar("Run", PretrainRun, FinetuneRun)
+
+
+def tokenizer_path(run: PretrainRun | FinetuneRun) -> str | None:
+    """Where the tokenizer of a run is, if it has one: a run that goes on and a model that is loaded keep theirs."""
+    own = Path(run.training.output_dir) / TOKENIZER
+    if run.training.resume and own.is_dir():
+        return str(own)
+    return run.tokenizer.path or run.model.path
+
+
+def resolve(run: Run, model: PreTrainedModel) -> Run:
+    """The run with the model as it was built. What a saved model says is not repeated."""
+    if run.model.path is not None or not isinstance(model.config, AttnKitConfig):
+        return run
+    names = [entry.name for entry in fields(run.model) if entry.name != "path"]
+    return replace(run, model=replace(run.model, **{name: vars(model.config)[name] for name in names}))
+
+
+def check_same_run(run: PretrainRun | FinetuneRun, *, sections: Sequence[str]) -> None:
+    """Raise `UsageError` if the folder to go on in holds a run that differs in one of these sections."""
+    path = Path(run.training.output_dir) / CONFIG
+    if not path.is_file():
+        return
+    saved, now = asdict(load(type(run), ["--config", str(path)])), asdict(run)
+    changed = [
+        f"{section}.{name} was {value!r} and is {now[section][name]!r}"
+        for section in sections
+        for name, value in saved[section].items()
+        if value != now[section][name]
+    ]
+    if changed:
+        raise UsageError(f"training.resume: {path} is of another run: {'; '.join(changed)}")
+
+
+def open_run(run: Run, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Begin to write: the config of the run and its tokenizer."""
+    training, folder = run.training, Path(run.training.output_dir)
+    check_output_folder(folder, resume=training.resume, overwrite=training.overwrite)
+    open_output_folder(folder, overwrite=training.overwrite)
+    with writing(folder):
+        save(run, folder)
+        tokenizer.save_pretrained(folder / TOKENIZER)
+
+
+def save_result(
+    folder: Path, model: PreTrainedModel, *, tokenizer: PreTrainedTokenizerBase, summary: dict[str, Any]
+) -> None:
+    """Write the trained model, its tokenizer beside it, and what is worth knowing of the run."""
+    with writing(folder):
+        model.save_pretrained(folder / MODEL)
+        tokenizer.save_pretrained(folder / MODEL)
+        text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
+        (folder / SUMMARY).write_text(text, encoding="utf-8")
