@@ -119,6 +119,7 @@ def fused(kernel: Backend) -> Backend:
                 causal=module.is_causal,
             )
             kwargs = pad_bias(kwargs | {"scaling": 1.0}, added_row=added_row)
+        kwargs, attention_mask = merge_bias(kwargs, attention_mask)
         width = max(query.shape[-1], value_width)
         query, key, value = (F.pad(states, (0, width - states.shape[-1])) for states in (query, key, value))
         output, _ = kernel(module, query, key, value, attention_mask, **kwargs)
@@ -210,6 +211,15 @@ def pairwise_attention(
         dropout=dropout,
     )
     return output.transpose(1, 2).contiguous(), None
+
+
+def merge_bias(kwargs: dict[str, Any], attention_mask: Any) -> tuple[dict[str, Any], Any]:
+    """A bias and a boolean mask as one additive mask of -inf: transformers fills with the lowest finite number, which
+    gives a query without keys the mean of all values."""
+    bias = kwargs.get("position_bias")
+    if bias is None or not isinstance(attention_mask, Tensor) or attention_mask.dtype != torch.bool:
+        return kwargs, attention_mask
+    return kwargs | {"position_bias": None}, torch.where(attention_mask, bias, float("-inf"))
 
 
 BACKENDS = AttentionInterface()

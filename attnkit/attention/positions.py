@@ -24,6 +24,9 @@ class Position(nn.Module, ABC):
     acts_on_scores: bool = False
     """Order enters where query and key meet, by a rotation of both or by a term of the score."""
 
+    needs_comparison: bool = False
+    """It works through the comparison of query and key, so a scorer that makes none has no use for it."""
+
     per_layer: bool = False
     """Each layer has its own; otherwise the layers of a model share one."""
 
@@ -139,6 +142,7 @@ class Rope(Position):
     """
 
     acts_on_scores = True
+    needs_comparison = True
 
     def __init__(self, *, base: float = 10000.0, scaling: str = "default", factor: float = 1.0, **shape: Any) -> None:
         super().__init__(**shape)
@@ -259,6 +263,7 @@ class TransformerXL(Position):
     """
 
     acts_on_scores = True
+    needs_comparison = True
     per_layer = True
 
     def __init__(self, *, width: int | None = None, **shape: Any) -> None:

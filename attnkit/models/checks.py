@@ -77,9 +77,7 @@ def part_problems(config: Any) -> Iterator[str]:
     for name, options in config.all_patterns():
         yield from problems_of_part("pattern", patterns, name, options, heads if name == "local_p" else {})
     stack = {"hidden_size": config.hidden_size, "causal": config.architecture == "decoder"}
-    yield from problems_of_part(
-        "position", positions, config.position, config.position_options, heads | keys | stack
-    )
+    yield from problems_of_part("position", positions, config.position, config.position_options, heads | keys | stack)
 
 
 def problems_of_part(
@@ -145,10 +143,10 @@ def combination_problems(config: Any) -> Iterator[str]:
                 f"order enters twice: scorer {name!r} knows where a key stands, and position {config.position!r} says it "
                 "again; use position 'none', 'learned' or 'sinusoidal'"
             )
-        elif not scorers[name].compares and config.position == "rope":
+        elif position.needs_comparison and not scorers[name].compares:
             yield (
-                f"position 'rope' turns queries and keys so that comparing them tells their distance, and scorer {name!r} "
-                "does not compare them; use another position"
+                f"position {config.position!r} works through the comparison of query and key, and scorer {name!r} makes "
+                "none; use another position"
             )
     if config._attn_implementation is not None:
         yield from backend_problems(config, config._attn_implementation)

@@ -38,7 +38,7 @@ class Cosine(Scorer):
             self.log_temperature = nn.Parameter(torch.empty(self.num_heads))
         elif temperature == "query":
             self.weight = nn.Parameter(torch.empty(self.num_heads, self.head_dim))
-            self.bias = nn.Parameter(torch.empty(self.num_heads))
+            self.offset = nn.Parameter(torch.empty(self.num_heads))
         self.reset_parameters()
 
     @torch.no_grad()
@@ -47,7 +47,7 @@ class Cosine(Scorer):
             init.constant_(self.log_temperature, math.log(self.initial_temperature))
         elif self.temperature == "query":
             init.zeros_(self.weight)
-            init.constant_(self.bias, self.initial_temperature + math.log(-math.expm1(-self.initial_temperature)))
+            init.constant_(self.offset, self.initial_temperature + math.log(-math.expm1(-self.initial_temperature)))
 
     def map_query(self, query: Tensor, positions: Tensor) -> Tensor:
         direction = unit_vector(query)
@@ -55,7 +55,7 @@ class Cosine(Scorer):
             limit = math.log(MAX_TEMPERATURE)
             return direction * self.log_temperature.clamp(max=limit).exp()[:, None, None].to(query.dtype)
         if self.temperature == "query":
-            score = (query * self.weight[:, None]).sum(-1, keepdim=True) + self.bias[:, None, None]
+            score = (query * self.weight[:, None]).sum(-1, keepdim=True) + self.offset[:, None, None]
             return direction * F.softplus(score)
         return direction * self.initial_temperature
 

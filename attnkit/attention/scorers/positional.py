@@ -1,5 +1,6 @@
 """Scores that look at where a key stands rather than at what it is."""
 
+import math
 from typing import Literal
 
 import torch
@@ -87,7 +88,7 @@ class Static(Scorer):
             init.normal_(self.query_factor, std=self.query_factor.shape[-1] ** -0.25)
             init.normal_(self.key_factor, std=self.key_factor.shape[-1] ** -0.25)
         else:
-            init.constant_(self.log_sigma, torch.tensor(self.initial_sigma).log().item())
+            init.constant_(self.log_sigma, math.log(self.initial_sigma))
 
     def map_query(self, query: Tensor, positions: Tensor) -> Tensor:
         if self.form == "low_rank":

@@ -1,0 +1,241 @@
+"""Laws of the attention layer, for every allowed pair of parts from the registries."""
+
+import pytest
+import torch
+from parts import Part, attend, backends_for, build, is_random, pairs, tokens, variants
+
+from attnkit.attention import Attention, normalizers
+from attnkit.attention.backends import eager_attention
+
+PAIRS = pairs()
+PATTERNS, POSITIONS, NORMALIZERS, SCORERS = (
+    variants(family) for family in ("pattern", "position", "normalizer", "scorer")
+)
+
+
+def name(chosen: dict[str, Part]) -> str:
+    return "+".join(str(part) for part in chosen.values())
+
+
+def outputs_and_gradients(layer: Attention, states: torch.Tensor, backend: str, **kwargs: object) -> list[torch.Tensor]:
+    states = states.clone().requires_grad_()
+    layer.zero_grad()
+    output, _ = layer(states, backend=attend(backend), **kwargs)
+    (output * torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view_as(output)).sum().backward()
+    gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in layer.parameters()]
+    return [output.detach(), states.grad, *gradients]
+
+
+def padding(batch_size: int, num_tokens: int) -> torch.Tensor:
+    """The second row has two padding tokens on its right."""
+    mask = torch.ones(batch_size, num_tokens, dtype=torch.bool)
+    mask[1, -2:] = False
+    return mask
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
+@pytest.mark.parametrize("chosen", PAIRS, ids=name)
+def test_every_backend_computes_the_definition(chosen: dict[str, Part], causal: bool) -> None:
+    """Values and all gradients in fp64 to 1e-9, with grouped heads, without and with padding."""
+    layer = build(causal=causal, num_key_value_heads=2, **chosen).eval()
+    states = tokens()
+    for mask in (None, padding(2, 7)):
+        definition = outputs_and_gradients(layer, states, "eager", mask=mask)
+        for backend in backends_for(**chosen):
+            for ours, theirs in zip(outputs_and_gradients(layer, states, backend, mask=mask), definition, strict=True):
+                torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9, msg=lambda m, b=backend: f"{b}: {m}")
+
+
+@pytest.mark.parametrize("chosen", [c for c in PAIRS if not any(is_random(part) for part in c.values())], ids=name)
+def test_the_future_and_padding_have_no_influence(chosen: dict[str, Part]) -> None:
+    states, changed = tokens(), tokens()
+    changed[:, 4:] += 3
+    for backend in ["eager", *backends_for(**chosen)]:
+        layer = build(causal=True, **chosen).eval()
+        before, after = (layer(x, backend=attend(backend))[0][:, :4] for x in (states, changed))
+        torch.testing.assert_close(before, after, rtol=0, atol=1e-12, msg=lambda m, b=backend: f"future, {b}: {m}")
+        layer = build(causal=False, **chosen).eval()
+        mask = torch.arange(7) < 4
+        before, after = (
+            layer(x, mask=mask.expand(2, -1), backend=attend(backend))[0][:, :4] for x in (states, changed)
+        )
+        torch.testing.assert_close(before, after, rtol=0, atol=1e-12, msg=lambda m, b=backend: f"padding, {b}: {m}")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("normalizer", NORMALIZERS, ids=str)
+@pytest.mark.parametrize("scorer", SCORERS, ids=str)
+def test_a_query_without_keys_has_output_zero_and_a_finite_gradient(
+    scorer: Part, normalizer: Part, dtype: torch.dtype
+) -> None:
+    layer = build(scorer=scorer, normalizer=normalizer, dtype=dtype).train()
+    mask = torch.ones(2, 1, 7, 7, dtype=torch.bool)
+    mask[1, :, 2:4] = False
+    without_projection = layer.o_proj.bias.detach()
+    for backend in ["eager", *backends_for(scorer=scorer, normalizer=normalizer)]:
+        output, states_grad, *gradients = outputs_and_gradients(layer, tokens(dtype=dtype), backend, mask=mask)
+        assert (output[1, 2:4] == without_projection).all(), backend
+        assert all(tensor.isfinite().all() for tensor in (output, states_grad, *gradients)), backend
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
+@pytest.mark.parametrize("normalizer", NORMALIZERS, ids=str)
+def test_weights_are_what_the_normalizer_promises(normalizer: Part, causal: bool) -> None:
+    layer = build(normalizer=normalizer, causal=causal).train()
+    _, weights = layer(tokens())
+    total = weights.sum(-1)
+    assert (weights >= 0).all()
+    if normalizers[normalizer.name].cancels_query_term:  # they compete for a whole
+        torch.testing.assert_close(total, torch.ones_like(total))
+    elif normalizers[normalizer.name].fused:  # a sink takes the rest
+        assert (total < 1).all()
+
+
+@pytest.mark.parametrize("chosen", PAIRS, ids=name)
+def test_every_parameter_learns_or_says_why_not(chosen: dict[str, Part]) -> None:
+    layer = build(causal=True, **chosen).train()
+    output, _ = layer(tokens())
+    loss = (output * torch.linspace(-1, 1, output.numel()).view_as(output)).sum()
+    if "normalizer" in chosen and chosen["normalizer"].name == "stochastic":
+        loss = loss + layer.normalizer.policy_loss(torch.tensor([1.0, 2.0]).double())
+        loss = loss + layer.normalizer.entropy_bonus  # the draw itself has no gradient
+    loss.backward()
+    comparing = not chosen.get("scorer", Part("scaled_dot")).name in ("uniform",)
+    cancels = layer.normalizer.cancels_query_term
+    for key, parameter in layer.scorer.named_parameters():
+        learns = parameter.grad is not None and parameter.grad.abs().max() > 1e-13
+        assert learns or (cancels and key in layer.scorer.without_gradient), key
+    if comparing:
+        for key in ("v_proj.weight", "o_proj.weight"):
+            assert layer.get_parameter(key).grad.abs().max() > 1e-13, key
+    for part in (layer.position, layer.normalizer, layer.pattern):
+        for key, parameter in part.named_parameters():
+            acts = layer.position.acts_on_scores or part is not layer.position
+            assert not acts or parameter.grad.abs().max() > 1e-13, key
+
+
+@pytest.mark.parametrize("normalizer", [part for part in NORMALIZERS if not is_random(part)], ids=str)
+@pytest.mark.parametrize(
+    "scorer", [part for part in SCORERS if part.name not in ("location", "static", "uniform")], ids=str
+)
+def test_without_positions_order_has_no_meaning(scorer: Part, normalizer: Part) -> None:
+    layer = build(scorer=scorer, normalizer=normalizer).eval()
+    states, order = tokens(), torch.tensor([3, 0, 6, 2, 5, 1, 4])
+    torch.testing.assert_close(layer(states[:, order])[0], layer(states)[0][:, order], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("scorer", SCORERS, ids=str)
+def test_half_precision_is_as_good_as_that_of_scaled_dot(scorer: Part) -> None:
+    """The error of the output in bf16 against fp32 on the same numbers is at most twice that of scaled dot."""
+
+    def error(part: Part, backend: str, seed: int) -> float:
+        torch.manual_seed(seed)
+        layer = Attention(64, 2, max_positions=64, scorer=part.name, scorer_options=dict(part.options)).eval()
+        with torch.no_grad():
+            for projection in (layer.q_proj, layer.k_proj, layer.v_proj):
+                torch.nn.init.orthogonal_(projection.weight)
+            if part.name == "dot":  # the error grows with the scores: give it scores as large as the others'
+                layer.q_proj.weight.mul_(layer.head_dim**-0.5)
+            for parameter in layer.parameters():
+                parameter.copy_(parameter.bfloat16())
+            states = torch.randn(2, 48, 64).bfloat16()
+            reference, _ = layer(states.float())
+            output, _ = layer.bfloat16()(states, backend=attend(backend))
+        return (output.float() - reference).square().mean().sqrt().item()
+
+    for backend in ["eager", *backends_for(scorer=scorer)]:
+        plain = sum(error(Part("scaled_dot"), backend, seed) for seed in range(3))
+        assert sum(error(scorer, backend, seed) for seed in range(3)) <= 2 * plain, backend
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=str)
+def test_patterns_leave_out_what_their_formula_says(pattern: Part) -> None:
+    """At these sizes each pattern but the full ones forbids some pair and lets every token meet itself."""
+    layer = build(pattern=pattern)
+    place = torch.arange(12)
+    allowed = layer.pattern.allowed(place[:, None], place).expand(12, 12)
+    assert allowed.diagonal().all()
+    assert allowed.all() == (pattern.name in ("full", "local_p"))
+
+
+@pytest.mark.parametrize("backend", ["eager", "pairwise"])
+def test_dropout_drops_the_same_weights_when_it_computes_again(backend: str) -> None:
+    """The gradient under dropout is that of the very function that was computed: checked by differences in fp64."""
+    layer = build(scorer=Part("additive"), dropout=0.4, causal=True).train()
+    states = tokens(1, 5)
+    direction = tokens(1, 5).flip(1)
+
+    def value(x: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(3)
+        output, _ = layer(x, backend=attend(backend))
+        return (output * torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view_as(output)).sum()
+
+    moved = states.clone().requires_grad_()
+    value(moved).backward()
+    difference = (value(states + 1e-6 * direction) - value(states - 1e-6 * direction)) / 2e-6
+    torch.testing.assert_close((moved.grad * direction).sum(), difference, rtol=1e-6, atol=1e-6)
+
+
+def test_tiles_beyond_one_agree_with_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several tiles, ragged ends, padding and a sink, at lengths around the side of a tile."""
+    monkeypatch.setattr("attnkit.attention.pairwise.TILE_SIDE", 16)
+    for num_tokens in (15, 16, 17, 33, 48):
+        for normalizer in ("softmax", "sink"):
+            layer = build(
+                scorer=Part("additive"), normalizer=Part(normalizer), position=Part("transformer_xl"), causal=True
+            ).eval()
+            states = tokens(2, num_tokens)
+            mask = torch.ones(2, num_tokens, dtype=torch.bool)
+            mask[1, : num_tokens // 2] = False
+            for padding_mask in (None, mask):
+                ours = outputs_and_gradients(layer, states, "pairwise", mask=padding_mask)
+                definition = outputs_and_gradients(layer, states, "eager", mask=padding_mask)
+                for tensor, expected in zip(ours, definition, strict=True):
+                    torch.testing.assert_close(tensor, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("sharing", ["separate", "key_value", "query_key", "all"])
+def test_sharing_projections(sharing: str) -> None:
+    layer = build(sharing=sharing, attend_to_self=False).eval()
+    output, weights = layer(tokens())
+    assert weights.diagonal(dim1=-2, dim2=-1).abs().max() == 0
+    assert output.shape == (2, 7, 24)
+    num_projections = {"separate": 4, "key_value": 3, "query_key": 3, "all": 2}[sharing]
+    assert len(list(layer.children())) - 4 - (layer.k_proj is None) * 0 == num_projections
+
+
+def test_cross_attention_reads_another_sequence() -> None:
+    layer = build(scorer=Part("gaussian", (("width", "per_dimension"),))).eval()
+    source = tokens(2, 5).flip(-1)
+    mask = torch.ones(2, 5, dtype=torch.bool)
+    mask[0, 3:] = False
+    output, weights = layer(tokens(), source, mask=mask)
+    assert output.shape == (2, 7, 24)
+    assert weights.shape == (2, 4, 7, 5)
+    assert (weights[0, ..., 3:] == 0).all()
+    fused, _ = layer(tokens(), source, mask=mask, backend=attend("sdpa"))
+    torch.testing.assert_close(fused, output, rtol=1e-9, atol=1e-9)
+
+
+def test_no_separation_makes_a_wide_head_look_at_itself() -> None:
+    """With one projection for queries, keys and values a token's best match is itself, the more so the wider a head."""
+    share = {}
+    for width in (64, 512):
+        layer = Attention(width, 1, sharing="all", bias=False)
+        with torch.no_grad():
+            torch.nn.init.orthogonal_(layer.q_proj.weight)
+            _, weights = layer(torch.nn.functional.layer_norm(torch.randn(1, 64, width), (width,)))
+        share[width] = weights.diagonal(dim1=-2, dim2=-1).mean().item()
+    assert 0.5 < share[64] < share[512]
+    assert share[512] > 0.99
+
+
+@pytest.mark.parametrize("scorer", SCORERS, ids=str)
+def test_the_graph_is_whole_under_compile(scorer: Part) -> None:
+    torch._dynamo.reset()
+    layer = build(scorer=scorer, causal=True, dtype=torch.float32).eval()
+    backend = (["pairwise"] if "pairwise" in backends_for(scorer=scorer) else []) + backends_for(scorer=scorer)
+    run = attend(backend[0])
+    compiled = torch.compile(lambda states: layer(states, backend=run)[0], fullgraph=True, backend="aot_eager")
+    states = tokens(dtype=torch.float32)
+    torch.testing.assert_close(compiled(states), layer(states, backend=eager_attention)[0], rtol=1e-5, atol=1e-5)

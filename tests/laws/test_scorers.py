@@ -1,0 +1,134 @@
+"""Laws of single scorers: each is the formula of its paper, and each parameter learns."""
+
+import literal
+import pytest
+import torch
+from parts import Part, variants
+
+import attnkit
+from attnkit.attention import scorers
+
+SCORERS = variants("scorer")
+
+
+def build_scorer(part: Part, *, num_key_value_heads: int = 2) -> torch.nn.Module:
+    scorer = scorers[part.name](
+        num_heads=4, num_key_value_heads=num_key_value_heads, head_dim=6, max_positions=16, **dict(part.options)
+    ).double()
+    with torch.no_grad():
+        for parameter in scorer.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    return scorer
+
+
+@pytest.mark.parametrize("part", SCORERS, ids=str)
+def test_score_is_the_formula_of_its_paper(part: Part) -> None:
+    scorer = build_scorer(part)
+    query, key = torch.randn(2, 4, 3, 6).double(), torch.randn(2, 2, 5, 6).double()
+    query_positions, key_positions = torch.tensor([[4, 5, 9]]), torch.tensor([[1, 2, 4, 7, 8]])
+    formula = getattr(literal, part.name)
+    expected = [
+        formula(
+            scorer,
+            query[b, h, a],
+            key[b, h // 2, c],
+            h=h,
+            g=h // 2,
+            i=query_positions[0, a].item(),
+            j=key_positions[0, c].item(),
+        )
+        for b in range(2)
+        for h in range(4)
+        for a in range(3)
+        for c in range(5)
+    ]
+    score = scorer(query, key, query_positions, key_positions)
+    assert score.shape == (2, 4, 3, 5)
+    torch.testing.assert_close(score, torch.stack(expected).view_as(score).to(score), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("part", SCORERS, ids=str)
+def test_scores_start_neither_flat_nor_saturated(part: Part) -> None:
+    """Weights over 512 random keys spread over at least 30 of them, as those of scaled dot (312) and unlike those of a
+    plain dot product, whose formula leaves nothing to start."""
+    scorer = scorers[part.name](num_heads=2, head_dim=64, max_positions=512, **dict(part.options))
+    query, key = torch.randn(2, 2, 64, 64), torch.randn(2, 2, 512, 64)
+    log_weights = torch.log_softmax(scorer(query, key), dim=-1)
+    perplexity = -(log_weights.exp() * log_weights).sum(-1)
+    if part.name != "dot":
+        assert perplexity.exp().mean() > 30
+
+
+@pytest.mark.parametrize("part", SCORERS, ids=str)
+def test_every_parameter_learns_or_says_why_not(part: Part) -> None:
+    scorer = build_scorer(part)
+    score = scorer(torch.randn(2, 4, 3, 6).double(), torch.randn(2, 2, 5, 6).double().requires_grad_())
+    score = score.requires_grad_() if part.name == "uniform" else score  # it depends on nothing
+    (torch.softmax(score, -1) * torch.randn_like(score)).sum().backward()
+    for name, parameter in scorer.named_parameters():
+        learns = parameter.grad is not None and parameter.grad.abs().max() > 1e-12
+        assert learns != (name in scorer.without_gradient), name
+
+
+@pytest.mark.parametrize("part", SCORERS, ids=str)
+def test_reset_parameters_sets_every_parameter(part: Part) -> None:
+    scorer = build_scorer(part)
+    with torch.no_grad():
+        for parameter in scorer.parameters():
+            parameter.fill_(float("nan"))
+    scorer.reset_parameters()
+    assert all(parameter.isfinite().all() for parameter in scorer.parameters())
+
+
+def test_worked_example_of_one_query() -> None:
+    query = torch.tensor([1.0, -1, 2]).double().view(1, 1, 1, 3)
+    key = torch.tensor([[2.0, 1, -2], [1, 2, -1], [3, -2, 0]]).double().view(1, 1, 3, 3)
+    value = torch.tensor([[2.0, 3], [1, 2], [3, 1]]).double()
+
+    def output(name: str, normalizer: str = "softmax", **options: object) -> list[float]:
+        scorer = scorers[name](num_heads=1, head_dim=3, max_positions=8, **options).double()
+        if name == "additive":
+            with torch.no_grad():
+                scorer.query_weight.copy_(torch.eye(3))
+                scorer.key_weight.copy_(torch.eye(3))
+                scorer.weight.fill_(1)
+        weights = attnkit.normalizers[normalizer](num_heads=1)(scorer(query, key), None)
+        return [round(number, 6) for number in (weights[0, 0, 0] @ value).tolist()]
+
+    assert output("dot") == [2.998994, 1.001006]
+    assert output("scaled_dot") == [2.970979, 1.029021]
+    assert output("multiplicative") == [2.970979, 1.029021]
+    assert output("cosine", temperature="fixed", initial_temperature=1.0) == [2.380811, 1.638407]
+    assert output("additive") == [1.459045, 2.004112]
+    assert output("uniform") == [2.0, 2.0]
+    assert output("dot", "hard") == [3.0, 1.0]
+    assert output("dot", "sparsemax") == [3.0, 1.0]
+    assert output("dot", "softmax1") == [2.978936, 0.994311]
+
+
+def test_worked_example_of_self_attention() -> None:
+    states = torch.tensor([[1.0, 0, 1], [0, 2, 1], [1, 0, 1], [0, 2, 1]]).double()
+    key_map = torch.tensor([[0.0, 1, 0, 1], [0, 1, 1, 1], [1, 0, 0, 0]]).double()
+    query_map = torch.tensor([[1.0, 1, 0, 0], [0, 0, 0, 1], [1, 0, 1, 1]]).double()
+    value_map = torch.tensor([[0.0, 0, 1, 1], [2, 3, 0, 1]]).double()
+    key, query, value = ((matrix @ states).T for matrix in (key_map, query_map, value_map))
+    expected = {
+        "dot": [[1.936621, 1.999994, 1.999705], [6.683105, 7.963992, 7.759892]],
+        "scaled_dot": [[1.863874, 1.999110, 1.992555], [6.319371, 7.814124, 7.479636]],
+    }
+    for name, outputs in expected.items():
+        scorer = scorers[name](num_heads=1, head_dim=3, max_positions=8)
+        weights = torch.softmax(scorer(query[None, None], key[None, None]), -1)[0, 0]
+        torch.testing.assert_close((weights @ value).T, torch.tensor(outputs).double(), atol=1e-6, rtol=0)
+
+
+def test_unknown_scorer_names_the_nearest() -> None:
+    with pytest.raises(ValueError, match="unknown scorer 'aditive': did you mean 'additive'"):
+        scorers["aditive"]
+
+
+def test_multiplicative_starts_as_scaled_dot() -> None:
+    query, key = torch.randn(1, 4, 3, 6), torch.randn(1, 4, 5, 6)
+    shape = {"num_heads": 4, "head_dim": 6, "max_positions": 8}
+    for name in ("multiplicative", "biaffine"):
+        torch.testing.assert_close(scorers[name](**shape)(query, key), scorers["scaled_dot"](**shape)(query, key))
