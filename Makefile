@@ -12,7 +12,7 @@ RUNS := runs/demo
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup demo test lint format bench clean
+.PHONY: setup demo test test-hf lint format bench clean
 .DELETE_ON_ERROR:
 
 setup: $(READY)
@@ -30,6 +30,10 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+# transformers' own suites on the attnkit models; needs the package index, and minutes.
+test-hf: $(READY)
+	$(BIN)/python -m pytest -n 2 -o addopts= -W default tests/hf_suite.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -36,6 +36,8 @@ class AttnKitModel(AttnKitPreTrainedModel):
             num_layers = config.num_decoder_layers if both else config.num_hidden_layers
             first_layer = config.num_hidden_layers if both else 0
             self.decoder = Stack(config, num_layers=num_layers, causal=True, cross=both, first_layer=first_layer)
+        if both and config.share_encoder_decoder_embeddings:
+            self._tied_weights_keys = {"decoder.embeddings.tokens.weight": "encoder.embeddings.tokens.weight"}
         self.pooler = Pooler(config) if config.pooler and with_pooler else None
         self.post_init()
 
@@ -56,9 +58,7 @@ class AttnKitModel(AttnKitPreTrainedModel):
         """The embeddings of both stacks are one where the config says so, whatever the output embedding is."""
         if all_submodels:
             return super().get_expanded_tied_weights_keys(all_submodels=True)
-        if self.config.is_encoder_decoder and self.config.share_encoder_decoder_embeddings:
-            return {"decoder.embeddings.tokens.weight": "encoder.embeddings.tokens.weight"}
-        return {}
+        return dict(self._tied_weights_keys or {})
 
     @renamed_cache
     @can_return_tuple

@@ -169,6 +169,8 @@ class Stack(AttnKitPreTrainedModel):
         states = self.embeddings.tokens(input_ids) if inputs_embeds is None else inputs_embeds
         cache = self.start_cache(use_cache) if cache is None else cache
         past = cache.get_seq_length() if cache is not None else 0
+        if isinstance(past, Tensor):
+            past = past.clone()  # a static cache counts on in place
         documents = find_documents(position_ids, attention_mask) if cache is None or past == 0 else None
         if position_ids is None:
             position_ids = self.count_positions(states, attention_mask, input_ids, past)
