@@ -3,6 +3,7 @@
 Shapes: B batch, H heads, Q queries, K keys.
 """
 
+import math
 from abc import ABC, abstractmethod
 
 import torch
@@ -142,7 +143,7 @@ class Sigmoid(Normalizer):
 
     def forward(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
         if allowed is None:
-            return torch.sigmoid(scores - torch.tensor(float(scores.shape[-1])).log())
+            return torch.sigmoid(scores - math.log(scores.shape[-1]))
         count = allowed.sum(-1, keepdim=True).clamp(min=1).to(scores.dtype)
         return keep_allowed(torch.sigmoid(scores - count.log()), allowed)
 
