@@ -141,13 +141,17 @@ class Reading:
                 parts[section] = self.build_section(section)
             except ValueError as error:
                 self.problems += [self.locate(section, line) for line in str(error).splitlines()]
-        return self.run_class(**parts) if not self.problems else None
+        if self.problems:
+            return None
+        run = self.run_class(**parts)
+        self.problems += [self.locate("", line) for line in problems_of(run)]
+        return run
 
     def build_section(self, section: str) -> Any:
         prefix = f"{section}."
         given = {name.removeprefix(prefix): value for name, value in self.values.items() if name.startswith(prefix)}
         settings = self.sections[section](**given)
-        if isinstance(settings, Checked) and (problems := settings.problems()):
+        if problems := problems_of(settings):
             raise UsageError("\n".join(problems))
         # Without its imports a model would seem to name parts that do not exist.
         return explicit(settings) if isinstance(settings, ModelConfig) and "imports" not in self.broken else settings
@@ -163,10 +167,15 @@ class Reading:
 
 @runtime_checkable
 class Checked(Protocol):
-    """A section that knows what is wrong with its values taken together."""
+    """A section, or a run, that knows what is wrong with its values taken together."""
 
     def problems(self) -> list[str]:
         """A line for each."""
+
+
+def problems_of(settings: Any) -> list[str]:
+    """What settings, or a run, find wrong with themselves."""
+    return settings.problems() if isinstance(settings, Checked) else []
 
 
 def explicit(model: ModelConfig) -> ModelConfig:

@@ -63,18 +63,22 @@ def fresh_config(
 
 def check_fit(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, *, sequence_length: int) -> None:
     """Raise `UsageError` if the tokenizer has more tokens than the model, or a row more than its positions."""
-    values = config.to_dict()
-    if len(tokenizer) > values["vocab_size"]:
+    if len(tokenizer) > config.vocab_size:
         raise UsageError(
-            f"model.vocab_size: {values['vocab_size']} rows in the embedding for the {len(tokenizer)} entries of the "
+            f"model.vocab_size: {config.vocab_size} rows in the embedding for the {len(tokenizer)} entries of the "
             "tokenizer: leave model.vocab_size out, or lower tokenizer.vocab_size"
         )
-    limit = values.get("max_position_embeddings")
+    limit = num_positions(config)
     if limit is not None and sequence_length > limit:
         raise UsageError(
             f"data.sequence_length: {sequence_length} is more than model.max_position_embeddings: {limit}, "
             f"{meaning_of_limit(config)}: lower the one or raise the other"
         )
+
+
+def num_positions(config: PreTrainedConfig) -> int | None:
+    """The positions of a model, or those that it is said to be trained for; None where its config says nothing."""
+    return config.to_dict().get("max_position_embeddings")
 
 
 def meaning_of_limit(config: PreTrainedConfig) -> str:

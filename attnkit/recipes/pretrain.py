@@ -3,8 +3,7 @@
 Whatever can be wrong is found in `prepare`, before the output folder is touched.
 """
 
-import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +11,28 @@ from accelerate import Accelerator
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
-from attnkit.config.load import load
 from attnkit.config.runs import PretrainRun
-from attnkit.config.save import CONFIG, save
 from attnkit.data.objectives import Objective, objectives
 from attnkit.data.sources import load_documents
-from attnkit.errors import UsageError
 from attnkit.models import AttnKitConfig
+from attnkit.recipes.folder import (
+    LOSS_CURVE,
+    MODEL,
+    check_same_run,
+    open_run,
+    resolve,
+    save_result,
+    tokenizer_path,
+)
 from attnkit.recipes.generate import continue_text
-from attnkit.recipes.model import build_model
+from attnkit.recipes.model import build_model, num_positions
 from attnkit.recipes.text import Rows, get_tokenizer, held_out_figures, make_rows, say_held_out
 from attnkit.training.checkpoint import load_weights
 from attnkit.training.evaluation import evaluate_loss
 from attnkit.training.launch import make_accelerator, on_main
 from attnkit.training.loop import TrainResult, train
 from attnkit.training.plot import plot_loss
-from attnkit.training.run_folder import LOG, check_output_folder, open_output_folder, writing
+from attnkit.training.run_folder import LOG, check_output_folder
 from attnkit.training.tracking import Tracker
 
 SAME_RUN = ("model", "tokenizer", "data", "objective")  # sections that may not change when a run goes on
@@ -60,7 +65,7 @@ def pretrain(run: PretrainRun) -> str:
         num_processes=training.num_processes, trackers=run.tracking.trackers, output_dir=training.output_dir
     )
     prepared = prepare(run, accelerator)
-    on_main(accelerator, lambda: open_folder(prepared))
+    on_main(accelerator, lambda: open_run(prepared.run, prepared.tokenizer))
 
     def evaluate(model: nn.Module) -> dict[str, float]:
         return evaluate_loss(
@@ -105,79 +110,31 @@ def prepare(run: PretrainRun, accelerator: Accelerator) -> Prepared:
         tokenizer=tokenizer,
         sequence_length=run.data.sequence_length,
     )
-    tokenizer.model_max_length = model.config.max_position_embeddings
+    tokenizer.model_max_length = num_positions(model.config) or run.data.sequence_length
     prepared = Prepared(run=resolve(run, model), tokenizer=tokenizer, rows=rows, objective=objective, model=model)
     if training.resume:
-        on_main(accelerator, lambda: check_same_run(prepared))
+        on_main(accelerator, lambda: check_same_run(prepared.run, sections=SAME_RUN))
     return prepared
-
-
-def tokenizer_path(run: PretrainRun) -> str | None:
-    """Where the tokenizer of a run is, if it has one: a run that goes on and a model that is loaded keep theirs."""
-    own = Path(run.training.output_dir) / "tokenizer"
-    if run.training.resume and own.is_dir():
-        return str(own)
-    return run.tokenizer.path or run.model.path
-
-
-def resolve(run: PretrainRun, model: PreTrainedModel) -> PretrainRun:
-    """The run with the model as it was built. What a saved model says is not repeated."""
-    if run.model.path is not None or not isinstance(model.config, AttnKitConfig):
-        return run
-    names = [entry.name for entry in fields(run.model) if entry.name != "path"]
-    return replace(run, model=replace(run.model, **{name: vars(model.config)[name] for name in names}))
-
-
-def check_same_run(prepared: Prepared) -> None:
-    """Raise `UsageError` if the folder to go on in holds a run of another model or text."""
-    path = prepared.folder / CONFIG
-    if not path.is_file():
-        return
-    saved, now = asdict(load(PretrainRun, ["--config", str(path)])), asdict(prepared.run)
-    changed = [
-        f"{section}.{name} was {value!r} and is {now[section][name]!r}"
-        for section in SAME_RUN
-        for name, value in saved[section].items()
-        if value != now[section][name]
-    ]
-    if changed:
-        raise UsageError(f"training.resume: {path} is of another run: {'; '.join(changed)}")
-
-
-def open_folder(prepared: Prepared) -> None:
-    """Begin to write: the config of the run and its tokenizer."""
-    training, folder = prepared.run.training, prepared.folder
-    check_output_folder(folder, resume=training.resume, overwrite=training.overwrite)
-    open_output_folder(folder, overwrite=training.overwrite)
-    with writing(folder):
-        save(prepared.run, folder)
-        prepared.tokenizer.save_pretrained(folder / "tokenizer")
 
 
 def finish(prepared: Prepared, result: TrainResult) -> str:
     """Save the model, the summary and the loss curve, and return what there is to say."""
-    model, folder = prepared.model.eval(), prepared.folder
+    folder, model = prepared.folder, prepared.model.eval()
     if result.stopped_early and result.best_checkpoint is not None:
         load_weights(model, result.best_checkpoint)
-    with writing(folder):
-        model.save_pretrained(folder / "model")
-        prepared.tokenizer.save_pretrained(folder / "model")
     summary = summarize(prepared, result)
-    with writing(folder):
-        (folder / "summary.json").write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    plot_loss(folder / LOG, folder / "loss.png", reference=prepared.rows.unigram_loss)
+    save_result(folder, model, tokenizer=prepared.tokenizer, summary=summary)
+    plot_loss(folder / LOG, folder / LOSS_CURVE, reference=prepared.rows.unigram_loss)
     return say(summary)
 
 
 def summarize(prepared: Prepared, result: TrainResult) -> dict[str, Any]:
     """What is worth knowing of a finished run, in the form of `summary.json`."""
     loss = result.best_value if result.stopped_early else result.metrics["loss"]
-    if loss is None:
-        raise UsageError("the held-out loss is no finite number: lower training.learning_rate")
     model, text = prepared.model, prepared.rows.train
     is_causal = prepared.objective.auto_class is AutoModelForCausalLM
     return {
-        "model": str(prepared.folder / "model"),
+        "model": str(prepared.folder / MODEL),
         "model_type": model.config.model_type,
         "scorer": model.config.scorer if isinstance(model.config, AttnKitConfig) else None,
         "parameters": model.num_parameters(),
@@ -187,17 +144,22 @@ def summarize(prepared: Prepared, result: TrainResult) -> dict[str, Any]:
         "text": {"documents": text.documents, "tokens": text.tokens, "bytes": text.bytes},
         "held_out": held_out_figures(loss, prepared.rows, every_token=is_causal),
         "sample": sample(prepared) if is_causal else None,
-        "loss_curve": str(prepared.folder / "loss.png"),
+        "loss_curve": str(prepared.folder / LOSS_CURVE),
     }
 
 
 def sample(prepared: Prepared) -> dict[str, str]:
     """How the model goes on from the beginning of the held-out text."""
     tokenizer = prepared.tokenizer
-    beginning = prepared.rows.held_out.rows[0]["input_ids"][:PROMPT_TOKENS]
+    room = num_positions(prepared.model.config) or prepared.run.data.sequence_length
+    beginning = prepared.rows.held_out.rows[0]["input_ids"][: min(PROMPT_TOKENS, room // 4)]
     prompt = str(tokenizer.decode(beginning, skip_special_tokens=True))
     text = continue_text(
-        prepared.model, tokenizer, prompt, max_new_tokens=SAMPLE_TOKENS, seed=prepared.run.training.seed
+        prepared.model,
+        tokenizer,
+        prompt,
+        max_new_tokens=min(SAMPLE_TOKENS, max(1, room // 2)),
+        seed=prepared.run.training.seed,
     )
     return {"prompt": prompt, "continuation": text}
 

@@ -39,18 +39,19 @@ def make_rows(documents: Documents, tokenizer: PreTrainedTokenizerBase, *, data:
     return Rows(train=train, held_out=held_out, unigram_loss=loss)
 
 
-def held_out_figures(loss: float, rows: Rows, *, every_token: bool) -> dict[str, float | int | None]:
-    """What a held-out loss in nats per token means, beside the loss of the unigram model.
+def held_out_figures(loss: float | None, rows: Rows, *, every_token: bool) -> dict[str, float | int | None]:
+    """What a held-out loss in nats per token (None: not finite) means, beside the loss of the unigram model.
 
         perplexity = exp(loss),    bits per byte = loss · tokens / bytes / log 2
 
     Bits per byte does not depend on the tokenizer. It is None where not `every_token` is predicted from those before.
     """
     held_out = rows.held_out
+    bits = None if loss is None or not every_token else loss * held_out.tokens / held_out.bytes / math.log(2)
     return {
         "loss": loss,
-        "perplexity": math.exp(loss),
-        "bits_per_byte": loss * held_out.tokens / held_out.bytes / math.log(2) if every_token else None,
+        "perplexity": None if loss is None else math.exp(loss),
+        "bits_per_byte": bits,
         "unigram_loss": rows.unigram_loss,
         "documents": held_out.documents,
         "tokens": held_out.tokens,
@@ -60,9 +61,11 @@ def held_out_figures(loss: float, rows: Rows, *, every_token: bool) -> dict[str,
 
 def say_held_out(figures: dict[str, float | int | None]) -> str:
     """The held-out figures on one line."""
-    bits = figures["bits_per_byte"]
-    shown = f", {bits:.3f} bits/byte" if bits is not None else ""
+    loss, bits = figures["loss"], figures["bits_per_byte"]
+    if loss is None:
+        return "the loss is no finite number: lower training.learning_rate"
+    shown = "" if bits is None else f", {bits:.3f} bits/byte"
     return (
-        f"{figures['loss']:.3f} nats/token{shown}, perplexity {figures['perplexity']:.1f} "
+        f"{loss:.3f} nats/token{shown}, perplexity {figures['perplexity']:.1f} "
         f"(unigram model: {figures['unigram_loss']:.3f} nats/token)"
     )

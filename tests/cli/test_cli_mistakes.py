@@ -1,0 +1,154 @@
+"""Mistakes of the user: one line that names the place, exit code 2, nothing written, nothing but that line."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Cli
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["pretran"], r"unknown verb 'pretran': did you mean 'pretrain'\?"),
+        (["pretrain", "--config", "none.yaml"], r"none\.yaml: no such file"),
+        (["generate"], r"generate needs a model: attnkit generate RUN_OR_MODEL"),
+        (["evaluate", "--data.source", "x"], r"evaluate needs a model"),
+        (["generate", ".", "--promt", "x"], r"command line: unknown key 'promt': did you mean 'prompt'"),
+        (["generate", ".", "--top_p", "1.5"], r"command line: top_p: 1\.5 must be more than 0 and at most 1"),
+        (["generate", ".", "--max_new_tokens", "0"], r"command line: max_new_tokens: 0 must be 1 or more"),
+        (["generate", "."], r"\. holds no tokenizer"),
+        (
+            ["evaluate", ".", "--training.per_device_batch_size=0"],
+            r"training\.per_device_batch_size: 0 must be 1 or more",
+        ),
+        (["tokenizer", "--tokenizer.path", "x"], r"tokenizer\.path: x is trained already: leave it out"),
+    ],
+)
+def test_mistakes_before_there_is_a_run(
+    arguments: list[str], message: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, said, errors = cli(*arguments)
+    assert (code, said, len(errors)) == (2, [], 1)
+    assert re.match(f"attnkit: error: .*{message}", errors[0])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model.scorer", "gausian"], r"model\.scorer: unknown scorer 'gausian': did you mean 'gaussian'"),
+        (["--data.source", "none.txt"], r"none\.txt"),
+        (["--data.text_column", "body", "--data.source", "{folder}/rows.jsonl"], r"rows\.jsonl.*'body'.*'text'"),
+        (["--data.sequence_length", "100000"], r"data\.source: too little text"),
+        (["--tokenizer.vocab_size", "30000"], r"tokenizer\.vocab_size: 30000 is more than the text supports"),
+        (["--tokenizer.path", "{folder}"], r"tokenizer\.path: .* holds no tokenizer"),
+        (["--model.vocab_size", "100"], r"model\.vocab_size: 100 rows in the embedding for the 290 entries"),
+        (["--model.pad_token_id", "7"], r"model\.pad_token_id: 7 is not the tokenizer's, 0: leave it out"),
+        (
+            ["--model.max_position_embeddings", "16"],
+            r"data\.sequence_length: 24 is more than model\.max_position_embeddings: 16, the positions that the",
+        ),
+        (
+            ["--model.max_position_embeddings", "16", "--model.position", "rope"],
+            r"data\.sequence_length: 24 is more than model\.max_position_embeddings: 16, how far this model",
+        ),
+        (["--objective.name", "causl"], r"unknown objective 'causl': did you mean 'causal'"),
+        (
+            ["--objective.name", "masked"],
+            r"objective\.name: 'masked' trains model\.architecture encoder, not 'decoder'",
+        ),
+        (["--model.architecture", "encoder"], r"objective\.name: 'causal' trains model\.architecture decoder"),
+        (["--training.num_processes", "2"], r"this run has 1 process but training\.num_processes is 2"),
+        (["--training.output_dir", "{folder}/rows.jsonl"], r"training\.output_dir: .*rows\.jsonl is a file"),
+        (["--model.path", "{folder}"], r"holds no (model|tokenizer)"),
+    ],
+)
+def test_mistakes_in_a_run_leave_nothing_behind(
+    arguments: list[str], message: str, config: Path, cli: Cli, tmp_path: Path
+) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"text": "Some text."}) + "\n")
+    arguments = [argument.format(folder=tmp_path) for argument in arguments]
+    output = [] if "--training.output_dir" in arguments else ["--training.output_dir", str(tmp_path / "run")]
+    code, said, errors = cli("pretrain", "--config", config, *output, *arguments)
+    assert (code, said, len(errors)) == (2, [], 1)
+    assert re.search(message, errors[0])
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_changes_that_a_saved_model_cannot_follow(finished: Path, text: Path, cli: Cli, tmp_path: Path) -> None:
+    common = ("pretrain", "--data.source", text, "--data.sequence_length", "24", "--model.path", finished / "model")
+    for change in ("--model.num_hidden_layers=2", "--model.hidden_size=32", "--model.scorer=dot"):
+        code, _, errors = cli(*common, change, "--training.output_dir", tmp_path / "run")
+        assert (code, len(errors)) == (2, 1)
+        assert re.search(r"has not the weights of a AttnKitForCausalLM \(.*\): change no key of `model`", errors[0])
+    assert not (tmp_path / "run").exists()
+
+
+def test_more_tokens_than_learned_positions(finished: Path, cli: Cli) -> None:
+    code, _, errors = cli("generate", finished, "--max_new_tokens", "24")
+    assert code == 2
+    assert re.search(r"max_new_tokens: .* up to 25 tokens, and the model has 24 learned positions", errors[0])
+
+
+def test_imports_of_a_verb_that_takes_a_run(finished: Path, cli: Cli, tmp_path: Path) -> None:
+    code, _, errors = cli("generate", finished, "--imports", tmp_path / "none.py")
+    assert (code, len(errors)) == (2, 1)
+    assert re.search(r"imports: .*none\.py: no such file", errors[0])
+
+
+def test_every_problem_has_its_line(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("model: {scorer: gausian}\ntraining: {max_stps: 3}\n")
+    code, _, errors = cli("pretrain", "--config", path)
+    assert code == 2
+    assert [line.split(": ")[:3] for line in errors] == [["attnkit", "error", f"{path}:{line}"] for line in (2, 1)]
+
+
+def test_ctrl_c_is_no_error(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "ctrl_c.py").write_text("raise KeyboardInterrupt\n")
+    assert cli("pretrain", "--imports", tmp_path / "ctrl_c.py") == (130, [], [])
+
+
+def test_only_the_main_process_speaks_when_it_can(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    assert cli("--version") == (0, [], [])
+
+
+def spelling(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("command", [("-m", "attnkit", "pretrain"), ("train/pretrain.py",)])
+def test_each_spelling_ends_with_the_same_line_and_code(command: tuple[str, ...]) -> None:
+    done = spelling(*command, "--config", "none.yaml")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "attnkit: error: none.yaml: no such file\n"
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["pretrain", "--help"]])
+def test_help_does_not_wait_for_torch(arguments: list[str]) -> None:
+    done = spelling("-X", "importtime", "-m", "attnkit", *arguments)
+    assert done.returncode == 0
+    assert done.stdout
+    assert "attnkit.cli" in done.stderr
+    assert not re.search(r"\b(torch|transformers|datasets|matplotlib|jsonargparse)\b", done.stderr)
+
+
+def test_two_processes_say_a_mistake_once() -> None:
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true"}
+    launch = ["-m", "accelerate.commands.launch", "--config_file", "configs/accelerate/two_processes_cpu.yaml"]
+    arguments = ["train/pretrain.py", "--config", "none.yaml"]
+    done = subprocess.run(
+        [sys.executable, *launch, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode != 0
+    assert done.stderr.count("attnkit: error:") == 1
+    assert "Traceback" not in done.stderr.partition("attnkit: error:")[0]

@@ -1,0 +1,192 @@
+"""Whole runs through the command line, from text to a model that is loaded again."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Cli
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+
+from attnkit.config.load import load
+from attnkit.config.runs import FinetuneRun, PretrainRun
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_pretrain_leaves_a_whole_run(finished: Path) -> None:
+    assert {"checkpoints", "config.yaml", "log.jsonl", "loss.png", "model", "summary.json", "tokenizer"} == {
+        path.name for path in finished.iterdir()
+    }
+    summary = json.loads((finished / "summary.json").read_text())
+    assert summary["steps"] == 6
+    assert summary["tokens_seen"] == 6 * 4 * 24
+    assert summary["model"] == str(finished / "model")
+    held_out = summary["held_out"]
+    assert held_out["perplexity"] == pytest.approx(math.exp(held_out["loss"]))
+    assert held_out["bits_per_byte"] == pytest.approx(
+        held_out["loss"] * held_out["tokens"] / held_out["bytes"] / math.log(2)
+    )
+    assert 0 < held_out["unigram_loss"] < math.log(290)
+    assert summary["sample"]["prompt"]
+
+
+def test_the_model_comes_back_with_its_tokenizer(finished: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(finished / "model")
+    tokenizer = AutoTokenizer.from_pretrained(finished / "model")
+    assert model.config.scorer == "gaussian"
+    assert (model.config.vocab_size, model.config.max_position_embeddings) == (len(tokenizer), 24)
+    assert tokenizer.model_max_length == 24
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        assert (
+            vars(model.config)[name]
+            == {
+                "pad_token_id": tokenizer.pad_token_id,
+                "bos_token_id": tokenizer.bos_token_id,
+                "eos_token_id": tokenizer.eos_token_id,
+            }[name]
+        )
+
+
+def test_the_saved_config_repeats_the_run(finished: Path, tmp_path: Path, cli: Cli) -> None:
+    again = tmp_path / "again"
+    code, _, errors = cli("pretrain", "--config", finished / "config.yaml", "--training.output_dir", again)
+    assert (code, errors) == (0, [])
+    weights = [AutoModelForCausalLM.from_pretrained(run / "model").state_dict() for run in (finished, again)]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_evaluate_gives_the_held_out_loss_of_the_run(finished: Path, cli: Cli) -> None:
+    loss = json.loads((finished / "summary.json").read_text())["held_out"]["loss"]
+    for path in (finished, finished / "model", finished / "checkpoints" / "step-000006"):
+        code, said, _ = cli("evaluate", path)
+        assert code == 0
+        assert said[0].startswith(f"held-out    {loss:.3f} nats/token, ")
+        assert "unigram model" in said[0]
+
+
+def test_evaluate_on_other_text(finished: Path, text: Path, cli: Cli) -> None:
+    code, said, _ = cli("evaluate", finished, "--data.held_out_fraction", "0.5")
+    assert code == 0
+    assert said[1].startswith("text        150 documents")
+
+
+def test_generate_goes_on_from_a_prompt(finished: Path, cli: Cli) -> None:
+    arguments = ("generate", finished, "--prompt", "The cat", "--max_new_tokens", "8")
+    first, second = cli(*arguments), cli(*arguments)
+    assert first == second
+    assert first[0] == 0
+    assert first[1][0].startswith("The cat")
+    assert cli(*arguments, "--seed", "1")[1] != first[1]
+    greedy = cli(*arguments, "--temperature", "0")
+    assert greedy == cli(*arguments, "--temperature", "0", "--seed", "1")
+    assert cli("generate", finished / "model", "--max_new_tokens=2")[0] == 0
+
+
+def test_a_run_goes_on_where_it_stopped(finished: Path, tmp_path: Path, cli: Cli) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    shutil.rmtree(run / "model")
+    shutil.rmtree(run / "checkpoints" / "step-000006")
+    common = ("pretrain", "--config", finished / "config.yaml", "--training.output_dir", run)
+    code, _, errors = cli(*common)
+    assert code == 2
+    assert "already holds a run" in errors[0]
+    assert not (run / "model").exists()
+    code, _, errors = cli(*common, "--resume")
+    assert (code, errors) == (0, [])
+    resumed, whole = (AutoModelForCausalLM.from_pretrained(folder / "model").state_dict() for folder in (run, finished))
+    assert all(torch.equal(resumed[name], whole[name]) for name in whole)
+    code, _, errors = cli(*common, "--resume", "--model.scorer", "dot", "--data.seed", "5")
+    assert code == 2
+    assert len(errors) == 1
+    assert "is of another run: model.scorer was 'gaussian' and is 'dot'; data.seed was 0 and is 5" in errors[0]
+    assert cli(*common, "--overwrite", "--training.max_steps", "3")[0] == 0
+    assert json.loads((run / "summary.json").read_text())["steps"] == 3
+
+
+def test_pretraining_goes_on_from_a_saved_model(finished: Path, config: Path, tmp_path: Path, cli: Cli) -> None:
+    arguments = ("pretrain", "--config", config, "--training.output_dir", tmp_path / "run", "--training.max_steps", "3")
+    without_model = tmp_path / "without_model.yaml"
+    without_model.write_text(config.read_text().replace("model: {", "# model: {"))
+    arguments = ("pretrain", "--config", without_model, *arguments[3:], "--model.path", finished / "model")
+    code, _, errors = cli(*arguments, "--model.hidden_dropout", "0.1")
+    assert (code, errors) == (0, [])
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model").config.hidden_dropout == 0.1
+
+
+def test_a_masked_model(config: Path, tmp_path: Path, cli: Cli) -> None:
+    run = tmp_path / "run"
+    arguments = ("--config", config, "--training.output_dir", run)
+    code, said, errors = cli("pretrain", *arguments, "--model.architecture=encoder", "--objective.name=masked")
+    assert (code, errors) == (0, [])
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["held_out"]["bits_per_byte"], summary["sample"]) == (None, None)
+    assert AutoModelForMaskedLM.from_pretrained(run / "model").config.architecture == "encoder"
+    code, said, _ = cli("evaluate", run)
+    assert said[0].startswith(f"held-out    {summary['held_out']['loss']:.3f} nats/token, perplexity")
+
+
+def test_a_tokenizer_of_its_own(text: Path, config: Path, tmp_path: Path, cli: Cli) -> None:
+    folder = tmp_path / "tokenizer"
+    arguments = ("tokenizer", "--data.source", text, "--tokenizer.vocab_size", "280", "--output_dir", folder)
+    code, said, errors = cli(*arguments)
+    assert (code, errors) == (0, [])
+    assert "280 entries" in said[1]
+    code, _, errors = cli(*arguments)
+    assert code == 2
+    assert "is not empty: replace its tokenizer by --overwrite" in errors[0]
+    assert cli(*arguments, "--overwrite")[0] == 0
+    run = tmp_path / "run"
+    code, _, errors = cli(
+        "pretrain",
+        "--config",
+        config,
+        "--tokenizer.path",
+        folder,
+        "--training.output_dir",
+        run,
+        "--training.max_steps=1",
+    )
+    assert (code, errors) == (0, [])
+    assert AutoModelForCausalLM.from_pretrained(run / "model").config.vocab_size == 280
+
+
+def test_a_scorer_of_ones_own_works_by_name_in_every_verb(config: Path, tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "scorer_of_ones_own.py").write_text(
+        "from attnkit import Scorer, scorers\n\n\n"
+        "@scorers.register('of_ones_own')\n"
+        "class OfOnesOwn(Scorer):\n"
+        "    '''score(q, k) = q · k'''\n"
+    )
+    own = tmp_path / "own.yaml"
+    own.write_text("imports: [scorer_of_ones_own.py]\nmodel: {scorer: of_ones_own}\n")
+    run = tmp_path / "run"
+    arguments = ("--config", config, "--config", own, "--training.output_dir", run, "--training.max_steps", "2")
+    code, _, errors = cli("pretrain", *arguments)
+    assert (code, errors) == (0, [])
+    assert cli("generate", run, "--max_new_tokens", "3")[0] == 0
+    assert cli("evaluate", run)[0] == 0
+
+
+@pytest.mark.parametrize("verb", ["pretrain", "finetune", "tokenizer"])
+def test_print_config_prints_what_config_takes_back(verb: str, tmp_path: Path, cli: Cli) -> None:
+    code, said, _ = cli(verb, "--print_config", "--data.seed", "3")
+    path = tmp_path / "printed.yaml"
+    path.write_text("\n".join(said))
+    assert code == 0
+    assert "  seed: 3" in said
+    assert cli(verb, "--config", path, "--print_config")[1] == said
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "pretrain").glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_pretraining_configs_are_valid(path: Path) -> None:
+    assert load(PretrainRun, ["--config", str(path)]).training.output_dir.startswith("runs/")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "finetune").glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_fine_tuning_configs_are_valid(path: Path) -> None:
+    assert load(FinetuneRun, ["--config", str(path)]).training.output_dir.startswith("runs/")
