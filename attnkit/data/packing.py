@@ -59,16 +59,12 @@ def pack(
     end = _end(tokenizer)
     blocks: list[pa.Array] = []
     rest = np.empty(0, dtype=np.int32)
-    num_documents = num_empty = num_tokens = num_bytes = 0
+    num_documents = num_tokens = num_bytes = 0
     for texts in _batches(documents):
-        encoded = tokenizer(
-            texts, add_special_tokens=False, split_special_tokens=True, return_attention_mask=False, verbose=False
-        )["input_ids"]
-        tokens = np.fromiter(chain.from_iterable([*ids, end] for ids in encoded if ids), dtype=np.int32)
-        num_empty += sum(not ids for ids in encoded)
-        num_documents += sum(bool(ids) for ids in encoded)
+        tokens, count, size = _tokenize(texts, tokenizer, end=end)
+        num_documents += count
         num_tokens += len(tokens)
-        num_bytes += sum(len(text.encode()) for text, ids in zip(texts, encoded, strict=True) if ids)
+        num_bytes += size
         tokens = np.concatenate([rest, tokens])
         full = len(tokens) - len(tokens) % sequence_length
         blocks.append(_rows(tokens[:full], sequence_length))
@@ -84,7 +80,7 @@ def pack(
     return PackedText(
         rows=datasets.Dataset(pa.table({"input_ids": pa.chunked_array(blocks, pa.list_(pa.int32()))})),
         documents=num_documents,
-        empty_documents=num_empty,
+        empty_documents=len(documents) - num_documents,
         tokens=num_tokens,
         dropped_tokens=len(rest) if len(rest) < MIN_ROW else 0,
         bytes=num_bytes,
@@ -99,6 +95,16 @@ def _end(tokenizer: PreTrainedTokenizerBase) -> int:
         "tokenizer.path: this tokenizer has neither eos_token nor sep_token to end documents with; "
         'set one with tokenizer.add_special_tokens({"eos_token": ...}), save it, and give that folder'
     )
+
+
+def _tokenize(texts: list[str], tokenizer: PreTrainedTokenizerBase, *, end: int) -> tuple[np.ndarray, int, int]:
+    """The tokens of texts, an end after each; how many of the texts have tokens; and the bytes of those."""
+    encoded = tokenizer(
+        texts, add_special_tokens=False, split_special_tokens=True, return_attention_mask=False, verbose=False
+    )["input_ids"]
+    kept = [(text, token_ids) for text, token_ids in zip(texts, encoded, strict=True) if token_ids]
+    tokens = np.fromiter(chain.from_iterable([*token_ids, end] for _, token_ids in kept), dtype=np.int32)
+    return tokens, len(kept), sum(len(text.encode()) for text, _ in kept)
 
 
 def _batches(documents: datasets.Dataset) -> Iterator[list[str]]:

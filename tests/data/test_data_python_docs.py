@@ -51,6 +51,17 @@ def test_labels_are_modules_with_enough_distinct_texts(labelled: list[dict[str, 
     assert min(map(len, texts)) >= python_docs.LABEL_MIN_CHARACTERS
 
 
+def test_a_text_of_two_modules_is_labelled_with_neither(labelled: list[dict[str, str]]) -> None:
+    labels = {row["label"] for row in labelled}
+    found: dict[str, set[str]] = {}
+    for module, docstring in python_docs._docstrings():
+        label = module.removeprefix("_py").lstrip("_")
+        if label in labels:
+            found.setdefault(python_docs._without_name(docstring, label), set()).add(label)
+    assert any(len(of_text) > 1 for of_text in found.values())
+    assert all(found[row["text"]] == {row["label"]} for row in labelled)
+
+
 def test_no_text_holds_its_label(labelled: list[dict[str, str]]) -> None:
     assert not [row for row in labelled if row["label"] in row["text"].lower()]
 

@@ -105,7 +105,7 @@ def faults(kind: str) -> dict[str, tuple[bytes, str]]:
     """What can be wrong with a file of a type: its bytes, and what has to be said."""
     found = {"empty": (b"", rf"it.{kind}(\.gz)?: (is empty|holds no rows|is no complete Parquet)")}
     if kind in LINES:
-        good = encode(kind, {"text": ["one", "two", "three"]})
+        good = encode(kind, {"text": ["déjà 日", "two", "three"]})
         bad = good.replace(b"two", b"caf\xe9")
         number, offset = bad[: bad.index(b"\xe9")].count(b"\n") + 1, bad.index(b"\xe9")
         found["Latin-1"] = (
