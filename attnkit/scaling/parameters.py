@@ -1,0 +1,206 @@
+"""How many parameters a model has, per component: by closed formula, and by building it without memory.
+
+Symbols: d hidden size, H and G query and key-value heads, D head width, f inner width of the feed-forward layer, V
+vocabulary.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from attnkit.scaling.parts import build_normalizer, build_pattern, build_position, build_scorer, num_parameters
+from attnkit.scaling.subject import Config, FilledConfig, Subject, read_subject
+
+EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k")
+FEED_FORWARD_NAMES = ("mlp", "ffn", ".ff.", "feed_forward", "intermediate", "fc1", "fc2", "expert", "dense")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterCount:
+    """The parameters of a model; tied ones count once, where they are first met."""
+
+    components: dict[str, int]
+    layers: list[dict[str, int]]
+    """The components of each layer, the encoder's before the decoder's; empty for models of transformers."""
+    body: int
+    """Without what only the head has."""
+    active: int
+    """Those that one token meets: of experts only the chosen ones."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.components.values())
+
+
+def count_parameters(config: Config, *, head: str | None = None) -> int:
+    """All parameters of the model of a config, tied ones once.
+
+    `config` is an `AttnKitConfig`, a config of transformers or a path; `head` a name of `attnkit.scaling.HEADS`, by
+    default the one that the model is pretrained with. An AttnKit model is counted by closed formula, others are built
+    on the meta device. Raises `UsageError` for what is no config or has no such head.
+    """
+    return parameters_by_component(config, head=head).total
+
+
+def parameters_by_component(config: Config, *, head: str | None = None) -> ParameterCount:
+    """The same per component and layer."""
+    subject = read_subject(config, head=head)
+    if subject.ours is not None:
+        return closed_formula(subject.ours, head=subject.head)
+    return built(subject)
+
+
+def closed_formula(config: FilledConfig, *, head: str) -> ParameterCount:
+    """The parameters of an AttnKit model as sums of products of its fields.
+
+    Only what a scorer, normalizer, pattern or position holds is asked of that part, on the meta device.
+    """
+    layers = [
+        layer_parameters(config, depth=depth, causal=causal, cross=cross)
+        for depth, (causal, cross) in enumerate(kinds_of_layers(config))
+    ]
+    components = Counter(embedding_parameters(config))
+    for layer in layers:
+        components.update(layer)
+    num_stacks = 2 if config.is_encoder_decoder else 1
+    components["norms"] += num_stacks * (config.embedding_norm + config.final_norm) * norm_size(config)
+    body_head = pooler_parameters(config) if keeps_pooler(config, head) else 0
+    components["pooler"] += body_head
+    body = components.total()
+    components["head"] += head_parameters(config, head=head)
+    present = {name: count for name, count in components.items() if count}
+    return ParameterCount(components=present, layers=layers, body=body, active=components.total())
+
+
+def kinds_of_layers(config: FilledConfig) -> list[tuple[bool, bool]]:
+    """Whether each layer is causal and whether it has cross attention, the encoder's layers first."""
+    if not config.is_encoder_decoder:
+        return [(config.architecture == "decoder", False)] * config.num_hidden_layers
+    return [(False, False)] * config.num_hidden_layers + [(True, True)] * (config.num_decoder_layers or 0)
+
+
+def embedding_parameters(config: FilledConfig) -> dict[str, int]:
+    """V·d for each input embedding that is not shared, and what types and positions hold."""
+    width, two = config.hidden_size, config.is_encoder_decoder
+    tables = 2 if two and not config.share_encoder_decoder_embeddings else 1
+    stacks = [config.architecture == "decoder"] + [True] * two  # causal or not
+    return {
+        "embeddings.tokens": tables * config.vocab_size * width,
+        "embeddings.types": config.type_vocab_size * width,
+        "embeddings.positions": sum(
+            num_parameters(build_position(config, causal=causal, in_layer=False)) for causal in stacks
+        ),
+    }
+
+
+def layer_parameters(config: FilledConfig, *, depth: int, causal: bool, cross: bool) -> dict[str, int]:
+    """Attention, cross attention, feed-forward layer, and one norm for each of them."""
+    scorer = build_scorer(config, *config.scorer_of_layer(depth))
+    counts = {
+        "attention.projections": projection_parameters(config, sharing=config.sharing),
+        "attention.scorer": num_parameters(scorer),
+        "attention.normalizer": num_parameters(build_normalizer(config)),
+        "attention.pattern": num_parameters(build_pattern(config, *config.pattern_of_layer(depth))),
+        "attention.position": num_parameters(build_position(config, causal=causal, in_layer=True)),
+        "feed_forward": feed_forward_parameters(config),
+        "norms": (3 if cross else 2) * norm_size(config),
+    }
+    if cross:
+        scorer = build_scorer(config, *config.scorer_of_cross_attention(depth))
+        counts["cross_attention.projections"] = projection_parameters(config, sharing="separate")
+        counts["cross_attention.scorer"] = num_parameters(scorer)
+        counts["cross_attention.normalizer"] = num_parameters(build_normalizer(config))
+    return counts
+
+
+def projection_parameters(config: FilledConfig, *, sharing: str) -> int:
+    """d·H·D for queries and for the output, d·G·D for keys and for values as far as they have their own."""
+    width, queries = config.hidden_size, config.num_attention_heads * config.head_dim
+    keys = config.num_key_value_heads * config.head_dim
+    own = (sharing in ("separate", "key_value")) + (sharing in ("separate", "query_key"))
+    weights = 2 * width * queries + own * width * keys
+    return weights + config.attention_bias * (queries + own * keys) + config.attention_output_bias * width
+
+
+def feed_forward_parameters(config: FilledConfig) -> int:
+    """2·d·f, or 3·d·f where it is gated, and the biases."""
+    width, inner, entries = config.hidden_size, config.intermediate_size, 1 + config.gated_activation
+    return (entries + 1) * width * inner + config.mlp_bias * (entries * inner + width)
+
+
+def norm_size(config: FilledConfig) -> int:
+    """Weight and bias of layer norm, or the weight alone."""
+    return (2 if config.norm == "layernorm" else 1) * config.hidden_size
+
+
+def linear(width: int, outputs: int) -> int:
+    """A layer with a bias."""
+    return width * outputs + outputs
+
+
+def pooler_parameters(config: FilledConfig) -> int:
+    """A layer from the pooled state to itself."""
+    return linear(config.hidden_size, config.hidden_size) if config.pooler else 0
+
+
+def keeps_pooler(config: FilledConfig, head: str) -> bool:
+    """Whether a head has a use for the pooled state."""
+    return config.pooler and head in ("none", "pre_training", "sequence_classification", "multiple_choice")
+
+
+def head_parameters(config: FilledConfig, *, head: str) -> int:
+    """What stands after the body."""
+    width, outputs = config.hidden_size, {"token_classification": config.num_labels, "question_answering": 2}
+    outputs |= {"none": 0, "sequence_classification": config.num_labels, "multiple_choice": 1}
+    if head in outputs:
+        return linear(width, outputs[head]) if outputs[head] else 0
+    count = (0 if config.tie_word_embeddings else config.vocab_size * width) + config.output_bias * config.vocab_size
+    if head in ("masked_lm", "pre_training") and config.mlm_transform:
+        count += linear(width, width) + norm_size(config)
+    return count + (linear(width, 2) if head == "pre_training" else 0)
+
+
+def built(subject: Subject) -> ParameterCount:
+    """The parameters of any model of transformers, built on the meta device and sorted by what holds them."""
+    model = subject.build_without_memory()
+    components: Counter[str] = Counter()
+    outside, seen = 0, set[int]()
+    body = {id(parameter) for parameter in model.base_model.parameters()}
+    for name, module in model.named_modules():
+        for parameter in module.parameters(recurse=False):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                components[component_of(name, module)] += parameter.numel()
+                outside += 0 if id(parameter) in body else parameter.numel()
+    total = components.total()
+    return ParameterCount(
+        components=dict(components), layers=[], body=total - outside, active=total - idle_experts(model)
+    )
+
+
+def component_of(name: str, module: nn.Module) -> str:
+    """The component that a module of transformers belongs to, from its class and its path."""
+    if isinstance(module, nn.Embedding):
+        return "embeddings"
+    if "Norm" in type(module).__name__:
+        return "norms"
+    path = name.lower()
+    if "attn" in path or "attention" in path:
+        return "attention"
+    if any(word in path for word in ("head", "cls", "pooler", "predictions")):
+        return "head"
+    return "feed_forward" if any(word in path for word in FEED_FORWARD_NAMES) else "other"
+
+
+def idle_experts(model: PreTrainedModel) -> int:
+    """Parameters of the experts that a token does not choose."""
+    values = model.config.get_text_config().to_dict()
+    counts = [values[name] for name in EXPERT_COUNTS if values.get(name)]
+    chosen = [values[name] for name in EXPERTS_PER_TOKEN if values.get(name)]
+    if not counts or not chosen:
+        return 0
+    experts = sum(parameter.numel() for name, parameter in model.named_parameters() if ".experts." in name)
+    return experts - experts * chosen[0] // counts[0]

@@ -1,0 +1,209 @@
+"""What is counted: the config that the user means, and the head that its model has."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from inspect import get_annotations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import yaml
+from huggingface_hub.errors import StrictDataclassError
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForPreTraining,
+    AutoModelForQuestionAnswering,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+
+from attnkit.errors import UsageError, nearest
+from attnkit.models import AUTO_CLASSES, AttnKitConfig
+
+HEADS: dict[str, Any] = {
+    "none": AutoModel,
+    "causal_lm": AutoModelForCausalLM,
+    "masked_lm": AutoModelForMaskedLM,
+    "pre_training": AutoModelForPreTraining,
+    "seq2seq_lm": AutoModelForSeq2SeqLM,
+    "sequence_classification": AutoModelForSequenceClassification,
+    "token_classification": AutoModelForTokenClassification,
+    "question_answering": AutoModelForQuestionAnswering,
+    "multiple_choice": AutoModelForMultipleChoice,
+}
+OF_OBJECTIVE = {"causal": "causal_lm", "masked": "masked_lm"}
+GUESSES = ("pre_training", "causal_lm", "seq2seq_lm", "masked_lm", "none")
+
+Config = PreTrainedConfig | str | Path
+
+if TYPE_CHECKING:
+
+    class FilledConfig(AttnKitConfig):
+        """An `AttnKitConfig` as it is after its construction, which fills in every size and switch."""
+
+        num_key_value_heads: int
+        head_dim: int
+        intermediate_size: int
+        embedding_norm: bool
+        final_norm: bool
+        attention_output_bias: bool
+        output_bias: bool
+        embedding_dropout: float
+        num_labels: int
+
+else:
+    FilledConfig = AttnKitConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A config and the head of its model, a name of `HEADS`."""
+
+    config: PreTrainedConfig
+    head: str
+
+    @property
+    def ours(self) -> FilledConfig | None:
+        """The config of an AttnKit model, for which there are closed formulas; None for models of transformers."""
+        return self.config if isinstance(self.config, FilledConfig) else None
+
+    def build(self, *, backend: str | None = "eager") -> PreTrainedModel:
+        """The model on torch's current default device; on "meta" it takes no memory.
+
+        Raises `UsageError` where no such model can be built.
+        """
+        chosen = {} if backend is None else {"attn_implementation": backend}
+        try:
+            return HEADS[self.head].from_config(self.config, **chosen)
+        except (ValueError, TypeError, KeyError, ImportError, RuntimeError) as error:
+            raise UsageError(f"{self.config.model_type}, head {self.head!r}: {first_line(error)}") from error
+
+    def build_without_memory(self) -> PreTrainedModel:
+        """The model on the meta device."""
+        with torch.device("meta"):
+            return self.build()
+
+
+def read_subject(config: Config, *, head: str | None = None) -> Subject:
+    """The subject that the user means.
+
+    `config` is a config of attnkit or transformers, or a path: a YAML file with a section `model` (a run, or a row of
+    the size table), a JSON file, the folder of a model or of a run, or a hub name. `head` is a name of `HEADS`;
+    without it the config's own (`architectures`), or the one that such a model is pretrained with.
+
+    Raises `UsageError` for what is no config, says nonsense, or has no such head.
+    """
+    if head is not None and head not in HEADS:
+        raise UsageError(f"unknown head {head!r}: {nearest(head, HEADS)}")
+    found_head = None
+    if not isinstance(config, PreTrainedConfig):
+        config, found_head = read_path(config)
+    check(config)
+    return Subject(config=config, head=head or found_head or default_head(config))
+
+
+def read_path(path: str | Path) -> tuple[PreTrainedConfig, str | None]:
+    """The config behind a path, and the head that it says the model has."""
+    place = Path(path).expanduser()
+    if place.suffix in (".yaml", ".yml"):
+        return read_yaml(place)
+    for inner in (place, place / "model"):
+        if (inner / "config.json").is_file():
+            return load_config(str(inner)), None
+    if (place / "config.yaml").is_file():
+        return read_yaml(place / "config.yaml")
+    if place.is_dir() or (place.suffix == ".json" and not place.is_file()):
+        raise UsageError(f"{path}: holds no config: give a YAML or JSON file, or the folder of a model or a run")
+    return load_config(str(place) if place.is_file() else str(path)), None
+
+
+def load_config(path: str, **changes: Any) -> PreTrainedConfig:
+    """A saved config, with changes."""
+    try:
+        return AutoConfig.from_pretrained(path, **changes)
+    except StrictDataclassError as error:
+        raise UsageError(f"{path}: {first_line(error.__cause__ or error)}") from error
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageError(f"{path}: no config can be read there: {first_line(error)}") from error
+
+
+def read_yaml(path: Path) -> tuple[PreTrainedConfig, str | None]:
+    """The `model` section of a run; where it is silent, what the run's other sections say of the model."""
+    try:
+        run = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"{path}: cannot be read: {first_line(error)}") from error
+    if not isinstance(run, Mapping) or not isinstance(run.get("model"), Mapping):
+        raise UsageError(f"{path}: has no section `model`: give a run, or a row of configs/sizes")
+    given = {name: value for name, value in run["model"].items() if value is not None}
+    saved = given.pop("path", None)
+    fields = get_annotations(AttnKitConfig)
+    for name in given:
+        if name not in fields:
+            raise UsageError(f"{path}: model.{name}: no such key: {nearest(name, fields)}")
+    section = {
+        name: run[name] if isinstance(run.get(name), Mapping) else {} for name in ("tokenizer", "data", "objective")
+    }
+    head = OF_OBJECTIVE.get(section["objective"].get("name", ""))
+    if saved is not None:
+        return load_config(str(saved), **given), head
+    silent = {
+        "vocab_size": section["tokenizer"].get("vocab_size"),
+        "max_position_embeddings": section["data"].get("sequence_length"),
+    }
+    return make_config(**{name: value for name, value in silent.items() if value is not None}, **given), head
+
+
+def make_config(**fields: Any) -> AttnKitConfig:
+    """An `AttnKitConfig`; whatever is wrong with the fields raises `UsageError`."""
+    try:
+        return AttnKitConfig(**fields)
+    except StrictDataclassError as error:
+        raise UsageError(f"model: {first_line(error.__cause__ or error)}") from error
+
+
+def default_head(config: PreTrainedConfig) -> str:
+    """The head that `architectures` names; else an AttnKit model's by its stacks; else the first that exists."""
+    named = (config.architectures or [""])[0]
+    if isinstance(config, AttnKitConfig):
+        of_class = {model.__name__: auto for auto, model in AUTO_CLASSES.items()}
+        of_auto = {auto: head for head, auto in HEADS.items()}
+        if named in of_class:
+            return of_auto[of_class[named]]
+        if config.architecture == "encoder":
+            return "pre_training" if config.pooler else "masked_lm"
+        return "causal_lm" if config.architecture == "decoder" else "seq2seq_lm"
+    available = [head for head, auto in HEADS.items() if type(config) in auto._model_mapping]
+    for head in available:
+        model_class = HEADS[head]._model_mapping[type(config)]
+        if not isinstance(model_class, tuple) and model_class.__name__ == named:
+            return head
+    for head in GUESSES:
+        if head in available:
+            return head
+    raise UsageError(f"transformers has no model for {type(config).__name__}")
+
+
+def check(config: PreTrainedConfig) -> None:
+    """Refuse what no model can have. An `AttnKitConfig` has checked itself, but its fields may have changed since."""
+    if isinstance(config, AttnKitConfig):
+        config.validate_function()
+        return
+    sizes = {name: getattr(config, name) for name in ("num_hidden_layers", "hidden_size") if hasattr(config, name)}
+    if hasattr(config, "vocab_size"):
+        sizes["vocab_size"] = config.vocab_size
+    for name, size in sizes.items():
+        if isinstance(size, int) and size < 1:
+            raise UsageError(f"{name} must be at least 1, not {size}")
+
+
+def first_line(error: BaseException) -> str:
+    """What a library says, on one line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

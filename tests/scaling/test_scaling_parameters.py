@@ -1,0 +1,190 @@
+"""Parameters: the closed formula, the model built on the meta device, and what the publications say."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from drawn import configs
+from hypothesis import HealthCheck, given, settings
+from torch import nn
+from transformers import BertConfig, GPT2Config, LlamaConfig, MixtralConfig
+
+from attnkit import AttnKitConfig, Scorer, scorers
+from attnkit.errors import UsageError
+from attnkit.scaling import count_parameters, parameters_by_component
+from attnkit.scaling.subject import Subject
+
+SIZES = Path(__file__).parents[2] / "configs" / "sizes"
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(configs())
+def test_the_formula_counts_what_the_model_has(drawn: tuple[AttnKitConfig, str]) -> None:
+    config, head = drawn
+    model = Subject(config=config, head=head).build_without_memory()
+    count = parameters_by_component(config, head=head)
+    assert count.total == size_of(model)
+    assert count.body == size_of(model.base_model)
+    assert count.components["norms"] == sum(
+        size_of(module) for name, module in model.named_modules() if name.endswith("norm")
+    )
+
+
+def size_of(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(configs())
+def test_the_layers_sum_up_to_the_components(drawn: tuple[AttnKitConfig, str]) -> None:
+    count = parameters_by_component(drawn[0], head=drawn[1])
+    summed: Counter[str] = Counter()
+    for layer in count.layers:
+        summed.update(layer)
+    for name, value in summed.items():
+        if "attention" in name or name == "feed_forward":
+            assert count.components.get(name, 0) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("transformer-base", 63_045_632),
+        ("transformer-large", 214_171_648),
+        ("bert-base", 110_106_428),
+        ("bert-large", 336_226_108),
+        ("roberta", 355_412_057),
+        ("gpt-2", 1_557_611_200),
+        ("megatron-lm", 8_317_040_640),
+        ("turing-nlg", 17_180_859_136),
+        ("gpt-3", 174_604_259_328),
+    ],
+)
+def test_the_size_table_to_the_integer(name: str, count: int) -> None:
+    assert count_parameters(SIZES / f"{name}.yaml") == count
+
+
+# The sizes of Brown 2020, table 2.1: layers, width, heads. Its 24 heads of the 1.3B model do not divide the width.
+@pytest.mark.parametrize(
+    ("shape", "count"),
+    [
+        ((12, 768, 12), 125_226_240),
+        ((24, 1024, 16), 355_871_744),
+        ((24, 1536, 16), 760_300_032),
+        ((24, 2048, 16), 1_315_723_264),
+        ((32, 2560, 32), 2_651_553_280),
+        ((32, 4096, 32), 6_658_404_352),
+        ((40, 5120, 40), 12_853_386_240),
+    ],
+)
+def test_the_smaller_sizes_of_gpt_3(shape: tuple[int, int, int], count: int) -> None:
+    layers, width, heads = shape
+    config = AttnKitConfig(
+        num_hidden_layers=layers,
+        hidden_size=width,
+        num_attention_heads=heads,
+        vocab_size=50257,
+        max_position_embeddings=2048,
+        position="learned",
+    )
+    assert count_parameters(config) == count
+
+
+def test_bodies_and_heads() -> None:
+    bert = SIZES / "bert-base.yaml"
+    assert count_parameters(bert, head="none") == 109_482_240 == parameters_by_component(bert).body
+    assert count_parameters(bert, head="masked_lm") == 109_514_298
+
+
+@pytest.mark.parametrize(
+    ("config", "count"),
+    [
+        (BertConfig(), 110_106_428),
+        (GPT2Config(), 124_439_808),
+        (GPT2Config(n_embd=1600, n_layer=48, n_head=25), 1_557_611_200),
+        (LlamaConfig(), 6_738_415_616),
+    ],
+    ids=["bert", "gpt2", "gpt2-xl", "llama-7b"],
+)
+def test_models_of_transformers(config: object, count: int) -> None:
+    assert count_parameters(config) == count
+
+
+def test_experts_that_a_token_does_not_choose_are_idle() -> None:
+    config = MixtralConfig(
+        hidden_size=16, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+        vocab_size=11, num_local_experts=4, num_experts_per_tok=1,
+    )  # fmt: skip
+    count = parameters_by_component(config)
+    assert count.total - count.active == 2 * 3 * (3 * 16 * 8)  # layers × idle experts × three matrices
+
+
+def test_a_scorer_of_the_user_is_counted() -> None:
+    @scorers.register("scaling_test")
+    class Scaled(Scorer):
+        def __init__(self, *, extra: int = 5, **shape: int) -> None:
+            super().__init__(**shape)
+            self.numbers = nn.Parameter(torch.zeros(extra))
+
+        def reset_parameters(self) -> None:
+            nn.init.zeros_(self.numbers)
+
+    try:
+        config = AttnKitConfig(scorer="scaling_test", scorer_options={"extra": 7})
+        count = parameters_by_component(config)
+    finally:
+        del scorers["scaling_test"]
+    assert count.components["attention.scorer"] == 7 * config.num_hidden_layers
+
+
+def test_paths(tmp_path: Path) -> None:
+    config = AttnKitConfig(hidden_size=16, num_attention_heads=2, architectures=["AttnKitForTokenClassification"])
+    config.save_pretrained(tmp_path / "model")
+    expected = count_parameters(config, head="token_classification")
+    assert count_parameters(tmp_path) == count_parameters(tmp_path / "model") == expected
+    assert count_parameters(str(tmp_path / "model" / "config.json")) == expected
+    run = tmp_path / "run.yaml"
+    run.write_text(
+        "model: {hidden_size: 16, num_attention_heads: 2, architecture: encoder, position: learned}\n"
+        "tokenizer: {vocab_size: 99}\ndata: {sequence_length: 33}\nobjective: {name: masked}\n",
+        encoding="utf-8",
+    )
+    count = parameters_by_component(run)
+    assert count.components["embeddings.tokens"] == 99 * 16
+    assert count.components["embeddings.positions"] == 33 * 16
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("model: {num_hidden_layers: 0}", "num_hidden_layers must be at least 1, not 0"),
+        ("model: {hidden_size: 100, num_attention_heads: 3}", "no multiple of num_attention_heads 3"),
+        ("model: {hiden_size: 100}", "model.hiden_size: no such key: did you mean 'hidden_size'"),
+        ("model: 3", "has no section `model`"),
+        ("{", "cannot be read"),
+    ],
+)
+def test_nonsense_in_a_file(text: str, problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match=problem) as caught:
+        count_parameters(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_nonsense_of_other_kinds(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown head 'causal': did you mean 'causal_lm'"):
+        count_parameters(AttnKitConfig(), head="causal")
+    with pytest.raises(UsageError, match="is for architecture 'encoder', not 'decoder'"):
+        Subject(config=AttnKitConfig(), head="masked_lm").build_without_memory()
+    with pytest.raises(UsageError, match="holds no config"):
+        count_parameters(tmp_path)
+    with pytest.raises(UsageError, match="num_hidden_layers must be at least 1, not 0"):
+        count_parameters(GPT2Config(n_layer=0))
+    with pytest.raises(UsageError, match=r"bert, head .*hidden size"):
+        count_parameters(BertConfig(hidden_size=100, num_attention_heads=3))
+    config = AttnKitConfig()
+    config.num_hidden_layers = 0
+    with pytest.raises(UsageError, match="num_hidden_layers must be at least 1, not 0"):
+        count_parameters(config)
