@@ -3,10 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import sentences
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from invented_text import sentences
 from transformers import PreTrainedTokenizerFast
 
 from attnkit import AttnKitConfig

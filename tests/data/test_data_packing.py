@@ -4,10 +4,10 @@ from itertools import chain
 
 import pyarrow as pa
 import pytest
-from conftest import ALGORITHMS, sentences
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from invented_text import ALGORITHMS, sentences
 from transformers import PreTrainedTokenizerFast
 
 from attnkit.data import pack, packing

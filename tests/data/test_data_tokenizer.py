@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import ALGORITHMS, SMALLEST, sentences
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from invented_text import ALGORITHMS, SMALLEST, sentences
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from attnkit.data import TokenizerConfig, load_tokenizer, train_tokenizer
