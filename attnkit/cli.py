@@ -14,7 +14,7 @@ from attnkit.config.help import help_text
 from attnkit.errors import UsageError, nearest
 
 USAGE_ERROR, INTERRUPTED = 2, 130  # exit codes
-PATIENCE = 10  # seconds in which the main process may say what is wrong before another one does
+PATIENCE = 60  # seconds in which the main process may say what is wrong before another one does
 
 FLAGS = "[--config FILE]... [--section.key VALUE]... [--print_config]"
 

@@ -7,8 +7,8 @@ from transformers import AutoModelForCausalLM
 from attnkit.data.objectives import ObjectiveConfig, objectives
 from attnkit.data.sources import DataConfig, load_documents
 from attnkit.data.tokenizer import load_tokenizer
-from attnkit.recipes.generate import model_path, tokenizer_path
-from attnkit.recipes.model import check_fit, load_model
+from attnkit.recipes.generate import tokenizer_path
+from attnkit.recipes.model import check_fit, load_model, model_path
 from attnkit.recipes.text import held_out_figures, make_rows, say_held_out
 from attnkit.training.evaluation import evaluate_loss
 from attnkit.training.launch import make_accelerator

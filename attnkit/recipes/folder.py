@@ -13,6 +13,7 @@ from attnkit.config.runs import FinetuneRun, PretrainRun
 from attnkit.config.save import CONFIG, save
 from attnkit.errors import UsageError
 from attnkit.models import AttnKitConfig
+from attnkit.recipes.model import model_path
 from attnkit.training.run_folder import check_output_folder, open_output_folder, writing
 
 TOKENIZER, MODEL, SUMMARY, LOSS_CURVE = "tokenizer", "model", "summary.json", "loss.png"
@@ -25,7 +26,7 @@ def tokenizer_path(run: PretrainRun | FinetuneRun) -> str | None:
     own = Path(run.training.output_dir) / TOKENIZER
     if run.training.resume and own.is_dir():
         return str(own)
-    return run.tokenizer.path or run.model.path
+    return run.tokenizer.path or (run.model.path and model_path(run.model.path))
 
 
 def resolve(run: Run, model: PreTrainedModel) -> Run:
@@ -53,8 +54,14 @@ def check_same_run(run: PretrainRun | FinetuneRun, *, sections: Sequence[str]) -
 
 
 def open_run(run: Run, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Begin to write: the config of the run and its tokenizer."""
+    """Begin to write: the config of the run and its tokenizer.
+
+    Raises `UsageError` if the folder is not to be written, or if what the run starts from would be deleted with it.
+    """
     training, folder = run.training, Path(run.training.output_dir)
+    for key, path in {"model.path": run.model.path, "tokenizer.path": run.tokenizer.path}.items():
+        if training.overwrite and path is not None and Path(path).resolve().is_relative_to(folder.resolve()):
+            raise UsageError(f"training.overwrite: {folder} holds {key}: choose another training.output_dir")
     check_output_folder(folder, resume=training.resume, overwrite=training.overwrite)
     open_output_folder(folder, overwrite=training.overwrite)
     with writing(folder):

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel,
 from attnkit.data.tokenizer import load_tokenizer
 from attnkit.errors import UsageError
 from attnkit.models import AttnKitConfig
-from attnkit.recipes.model import load_model
+from attnkit.recipes.model import load_model, model_path
 
 
 @dataclass(kw_only=True)
@@ -104,11 +104,6 @@ def check_positions(model: PreTrainedModel, num_tokens: int) -> None:
             f"max_new_tokens: prompt and continuation are up to {num_tokens} tokens, and the model has "
             f"{config.max_position_embeddings} learned positions: shorten one of them"
         )
-
-
-def model_path(path: str) -> str:
-    """The folder of the model, given that of its run."""
-    return str(Path(path) / "model") if (Path(path) / "model" / "config.json").is_file() else path
 
 
 def tokenizer_path(path: str) -> str:

@@ -91,38 +91,51 @@ def meaning_of_limit(config: PreTrainedConfig) -> str:
 def load_model(
     path: str, *, auto_class: Any, changes: dict[str, Any] | None = None, head: dict[str, Any] | None = None
 ) -> PreTrainedModel:
-    """A saved model, with changes to its config that leave its weights as they are."""
-    if Path(path).expanduser().is_dir():
-        path = str(Path(path).expanduser())
+    """A saved model, with changes to its config that leave its weights as they are.
+
+    `path` is the folder of the model or of its run, or a hub name. Raises `UsageError` if there is none, if it is
+    damaged, or if its weights are not those of the kind that `auto_class` makes.
+    """
+    path = model_path(path)
+    if Path(path).is_dir():
         if not (Path(path) / "config.json").is_file():
-            raise UsageError(f"model.path: {path} holds no model: give a folder with config.json and weights")
+            raise UsageError(f"model {path}: the folder has no config.json: give that of a run or of a saved model")
     else:
-        require_repository(path, kind="model", remedy="give the folder of a saved model as model.path")
+        require_repository(path, kind="model", remedy="give the folder of a run or of a saved model")
     try:
         model, info = auto_class.from_pretrained(
             path, output_loading_info=True, ignore_mismatched_sizes=True, **(changes or {}), **(head or {})
         )
     except StrictDataclassError as error:
-        raise UsageError(f"model.path: {path}: {first_line(error.__cause__ or error)}") from error
+        raise UsageError(f"model {path}: {first_line(error.__cause__ or error)}") from error
     except (OSError, ValueError, SafetensorError) as error:
-        raise UsageError(f"model.path: {path} cannot be loaded: {first_line(error)}") from error
+        raise UsageError(f"model {path}: cannot be loaded: {first_line(error)}") from error
     check_weights(model, info, path=path, changed=bool(changes), has_new_head=head is not None)
     return model
+
+
+def model_path(path: str) -> str:
+    """The folder of a model, given that of its run; a hub name stays what it is."""
+    folder = Path(path).expanduser()
+    if (folder / "model" / "config.json").is_file():
+        return str(folder / "model")
+    return str(folder) if folder.is_dir() else path
 
 
 def check_weights(
     model: PreTrainedModel, info: dict[str, Any], *, path: str, changed: bool, has_new_head: bool
 ) -> None:
-    """Raise `UsageError` if weights are missing or of another shape, or are left over after a change of the config."""
+    """Raise `UsageError` if weights are missing, of another shape, or left over; a new head has none yet."""
     wrong = {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
-    if changed:
-        wrong |= {key for key in info["unexpected_keys"] if key.startswith(f"{model.base_model_prefix}.")}
+    # Models of transformers leave weights over where all is well: a pooler, say.
+    if changed or isinstance(model.config, AttnKitConfig):
+        wrong |= set(info["unexpected_keys"])
     if has_new_head:
         wrong = {key for key in wrong if key.startswith(f"{model.base_model_prefix}.")}
     if wrong:
         named = ", ".join(sorted(wrong)[:3]) + ", …" * (len(wrong) > 3)
         remedy = "change no key of `model` that changes weights" if changed else "give a model of this kind"
-        raise UsageError(f"model.path: {path} has not the weights of a {type(model).__name__} ({named}): {remedy}")
+        raise UsageError(f"model {path}: these are not the weights of a {type(model).__name__} ({named}): {remedy}")
 
 
 def first_line(error: BaseException) -> str:

@@ -3,12 +3,14 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import Cli
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 ROOT = Path(__file__).parents[2]
 
@@ -88,8 +90,33 @@ def test_changes_that_a_saved_model_cannot_follow(finished: Path, text: Path, cl
     for change in ("--model.num_hidden_layers=2", "--model.hidden_size=32", "--model.scorer=dot"):
         code, _, errors = cli(*common, change, "--training.output_dir", tmp_path / "run")
         assert (code, len(errors)) == (2, 1)
-        assert re.search(r"has not the weights of a AttnKitForCausalLM \(.*\): change no key of `model`", errors[0])
+        assert re.search(r"not the weights of a AttnKitForCausalLM \(.*\): change no key of `model`", errors[0])
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_does_not_delete_what_it_starts_from(finished: Path, text: Path, cli: Cli) -> None:
+    common = ("pretrain", "--data.source", text, "--data.sequence_length", "24", "--model.path", finished)
+    code, _, errors = cli(*common, "--training.output_dir", finished, "--overwrite")
+    assert (code, len(errors)) == (2, 1)
+    assert re.search(r"training\.overwrite: .* holds model\.path: choose another training\.output_dir", errors[0])
+    assert (finished / "model").is_dir()
+
+
+def test_a_classifier_is_no_language_model(finished: Path, tmp_path: Path, cli: Cli) -> None:
+    AutoTokenizer.from_pretrained(finished / "model").save_pretrained(tmp_path)
+    AutoModelForSequenceClassification.from_pretrained(finished / "model").save_pretrained(tmp_path)
+    for verb in ("generate", "evaluate"):
+        code, _, errors = cli(verb, tmp_path)
+        assert (code, len(errors)) == (2, 1)
+        assert re.search(r"these are not the weights of a AttnKitForCausalLM \(score\..*\): give a model", errors[0])
+
+
+def test_a_damaged_model_is_named(finished: Path, tmp_path: Path, cli: Cli) -> None:
+    shutil.copytree(finished / "model", tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"damaged")
+    code, _, errors = cli("generate", tmp_path / "model")
+    assert (code, len(errors)) == (2, 1)
+    assert re.search(r"model .*: cannot be loaded: ", errors[0])
 
 
 def test_more_tokens_than_learned_positions(finished: Path, cli: Cli) -> None:
