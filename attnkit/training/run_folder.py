@@ -30,15 +30,17 @@ def check_output_folder(output_dir: str | Path, *, resume: bool, overwrite: bool
     folder = Path(output_dir)
     if resume and overwrite:
         raise UsageError("training.resume and training.overwrite exclude each other: set one of them to false")
-    if holds_run(folder) and not (resume or overwrite):
+    with writing(folder):  # a folder that may not even be looked into
+        existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        taken = holds_run(folder) and not (resume or overwrite)
+    if taken:
         raise UsageError(
             f"training.output_dir: {folder} already holds a run; go on with it by --training.resume true, delete it by "
             "--training.overwrite true, or choose another folder"
         )
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise UsageError(f"training.output_dir: {existing} is a file; choose a folder")
-    if not os.access(existing, os.W_OK | os.X_OK):
+    if not os.access(existing, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         raise UsageError(f"training.output_dir: {existing} is not writable; choose a folder that is")
 
 

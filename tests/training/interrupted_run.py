@@ -1,8 +1,11 @@
-"""A run that is killed at the moment named on the command line; started by the tests of checkpoints.
+"""Runs that are ended by a signal; started by the tests of checkpoints.
 
-python interrupted_run.py OUTPUT_DIR in-step-9|in-save-14|never
+`interrupted_run.py FOLDER` makes FOLDER/in-step-9 and FOLDER/in-save-14, each killed by SIGKILL at the moment of its
+name, and FOLDER/told-to-stop, which would go on for ever but for a SIGTERM after its first step. It prints how each
+ended as one JSON object.
 """
 
+import json
 import os
 import signal
 import sys
@@ -18,7 +21,7 @@ from attnkit.training.tracking import TrackingConfig
 class Killed(GPT2LMHeadModel):
     """The model of the tests; it kills its process in a forward pass or while it is being saved."""
 
-    moment = "never"
+    moment = ""
     num_forwards = 0
 
     def forward(self, **batch: Any) -> Any:
@@ -41,23 +44,34 @@ def run_until(moment: str, output_dir: Path) -> None:
     model.moment = moment
     accelerator = fresh_accelerator()
     schedule: dict[str, Any] = {"save_steps": 7, "eval_steps": 5, "log_steps": 3}
-    if moment == "never":
+    if moment == "told-to-stop":
         schedule = {"max_steps": 10**9, "log_steps": 1, "save_steps": 10**9, "eval_steps": 10**9}
     training = settings(output_dir, per_device_batch_size=2, gradient_accumulation_steps=2, **schedule)
     evaluate = held_out(text_rows(5), accelerator)
     run(model, text_rows(18), training, accelerator=accelerator, evaluate=evaluate, tracking=TrackingConfig())
 
 
+def ending_of(moment: str, output_dir: Path) -> int:
+    """Make a run in a process of its own, forked because torch takes seconds to import: its exit code or -signal."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(writer, sys.stdout.fileno())
+        run_until(moment, output_dir)
+        sys.exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as said:
+        said.readline()  # the first step that is logged is done
+        if moment == "told-to-stop":
+            os.kill(child, signal.SIGTERM)
+        said.read()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 def main() -> None:
-    folder, moments = Path(sys.argv[1]), sys.argv[2:]
-    for moment in moments:
-        # A process of its own for each that dies, forked because torch takes seconds to import.
-        child = os.fork() if moment != "never" else 0
-        if child:
-            print(f"{moment}: signal {os.WTERMSIG(os.waitpid(child, 0)[1])}", flush=True)
-        else:
-            run_until(moment, folder / moment)
-            return
+    folder = Path(sys.argv[1])
+    endings = {moment: ending_of(moment, folder / moment) for moment in ("in-step-9", "in-save-14", "told-to-stop")}
+    print(json.dumps(endings))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,6 @@ from attnkit.training.run_folder import check_output_folder, holds_run, open_out
 from attnkit.training.tracking import read_log
 
 ROWS = text_rows(18)  # batches of four: epochs end within batches, and step 9 is the end of one
-SCRIPT = Path(__file__).with_name("interrupted_run.py")
 
 
 def weights(result: TrainResult) -> dict[str, torch.Tensor]:
@@ -93,36 +93,37 @@ def test_resume_after_a_signal_is_exact(
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of two runs that SIGKILL has ended: in a step, and while a checkpoint was written."""
-    folder = tmp_path_factory.mktemp("killed")
-    command = [sys.executable, SCRIPT, folder, "in-step-9", "in-save-14"]
-    ended = subprocess.run(command, capture_output=True, text=True)
-    for moment in ("in-step-9", "in-save-14"):
-        assert f"{moment}: signal {signal.SIGKILL}" in ended.stdout, ended.stderr
-    return folder
+def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
+    """The folder of the runs of `interrupted_run.py`, and how each ended."""
+    folder = tmp_path_factory.mktemp("ended")
+    script = Path(__file__).with_name("interrupted_run.py")
+    process = subprocess.run([sys.executable, script, folder], capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stderr
+    return folder, json.loads(process.stdout)
 
 
 @pytest.mark.parametrize(("moment", "newest"), [("in-step-9", 7), ("in-save-14", 10)])
 def test_resume_after_sigkill_is_exact(
-    killed: Path, accelerator: Accelerator, uninterrupted: TrainResult, moment: str, newest: int
+    ended: tuple[Path, dict[str, int]],
+    accelerator: Accelerator,
+    uninterrupted: TrainResult,
+    moment: str,
+    newest: int,
 ) -> None:
-    checkpoints = killed / moment / "checkpoints"
+    folder, endings = ended
+    assert endings[moment] == -signal.SIGKILL
+    checkpoints = folder / moment / "checkpoints"
     assert bool(list(checkpoints.glob(".unfinished-*"))) == (moment == "in-save-14")
-    result = run_to_the_end(killed / moment, accelerator, resume=True)
+    result = run_to_the_end(folder / moment, accelerator, resume=True)
     assert result.resumed_from == checkpoints / f"step-{newest:06d}"
     assert_same_run(result, uninterrupted)
     assert not list(checkpoints.glob(".unfinished-*"))
 
 
-def test_sigterm_ends_a_run_with_exit_code_0(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, SCRIPT, tmp_path, "never"], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        said = process.stdout.readline()  # the first step is done
-        process.send_signal(signal.SIGTERM)
-        said += process.stdout.read()
-    assert process.returncode == 0, said
-    assert newest_complete(tmp_path / "never" / "checkpoints") is not None
+def test_sigterm_ends_a_run_with_exit_code_0(ended: tuple[Path, dict[str, int]]) -> None:
+    folder, endings = ended
+    assert endings["told-to-stop"] == 0
+    assert newest_complete(folder / "told-to-stop" / "checkpoints") is not None
 
 
 def test_a_checkpoint_is_a_model_that_transformers_loads(uninterrupted: TrainResult) -> None:
@@ -280,18 +281,23 @@ def test_an_impossible_folder_is_refused(tmp_path: Path) -> None:
         open_output_folder(file / "below", overwrite=False)
 
 
-def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
-    # Root may write anywhere, so ask as somebody else, in a process of its own.
-    code = (
-        "import os, sys; from attnkit.training.run_folder import check_output_folder\n"
-        "os.geteuid() or os.setuid(65534)\n"
-        "check_output_folder(sys.argv[1], resume=False, overwrite=False)"
-    )
-    locked = tmp_path / "locked"
-    locked.mkdir(mode=0o555)
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.name.startswith("pytest-of-") or folder.name.startswith("pytest-"):
-            folder.chmod(0o755)
-    tmp_path.chmod(0o755)
-    ended = subprocess.run([sys.executable, "-c", code, locked / "run"], capture_output=True, text=True)
-    assert "locked is not writable; choose a folder that is" in ended.stderr
+@pytest.fixture
+def nobody() -> Iterator[Path]:
+    """An open folder of ours, and the rights of somebody else; root may write anywhere."""
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        for name, mode in (("locked", 0o555), ("hidden", 0o000)):
+            (Path(folder) / name).mkdir()
+            (Path(folder) / name).chmod(mode)
+        if user == 0:
+            os.seteuid(65534)
+        yield Path(folder)
+        os.seteuid(user)
+
+
+def test_a_folder_without_permission_is_refused(nobody: Path) -> None:
+    with pytest.raises(UsageError, match=r"locked is not writable; choose a folder that is"):
+        check_output_folder(nobody / "locked" / "run", resume=False, overwrite=False)
+    with pytest.raises(UsageError, match=r"cannot write .*hidden.*Permission denied"):
+        check_output_folder(nobody / "hidden" / "run", resume=False, overwrite=False)

@@ -12,8 +12,10 @@ import torch
 import yaml
 from accelerate import Accelerator
 from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.state import AcceleratorState
 from accelerate.utils import GradientAccumulationPlugin
+from accelerate.utils.launch import prepare_simple_launcher_cmd_env
 from safetensors.torch import load_file
 from samples import causal_model, gradients, run, settings, text_rows
 
@@ -23,23 +25,6 @@ from attnkit.training.tracking import read_log
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "accelerate"
 SCRIPT = Path(__file__).with_name("two_processes.py")
-PROBE = """
-from attnkit.errors import UsageError
-from attnkit.training.launch import make_accelerator
-try:
-    print("processes:", make_accelerator().num_processes)
-except UsageError as error:
-    print("refused:", error)
-"""
-
-
-def launch(*arguments: str | Path, without: tuple[str, ...] = ()) -> str:
-    """Run `accelerate launch` and return what it says."""
-    environment = {key: value for key, value in os.environ.items() if key not in without}
-    command = [sys.executable, "-m", "accelerate.commands.launch", *map(str, arguments)]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +34,11 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Without the one, so that the launcher decides how many threads each process has; without the other, so that the
     # processes must find each other as they would where somebody forgets it.
     unset = ("OMP_NUM_THREADS", "ACCELERATE_USE_CPU")
-    launch("--config_file", CONFIGS / "two_processes_cpu.yaml", SCRIPT, folder, without=unset)
+    environment = {key: value for key, value in os.environ.items() if key not in unset}
+    command = [sys.executable, "-m", "accelerate.commands.launch"]
+    command += ["--config_file", str(CONFIGS / "two_processes_cpu.yaml"), str(SCRIPT), str(folder)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
     return folder
 
 
@@ -133,12 +122,24 @@ def test_every_process_learns_of_a_mistake(seen: list[dict[str, Any]]) -> None:
     assert {process["result"] for process in seen} == {"said by the main process"}
 
 
-def test_a_launcher_that_starts_one_process_for_two_is_noticed(tmp_path: Path) -> None:
-    probe = tmp_path / "probe.py"
-    probe.write_text(PROBE)
-    said = launch("--cpu", "--num_processes", "2", probe)
-    assert "refused: this run has 1 process but the launcher was asked for more" in said
-    assert "accelerate launch --config_file configs/accelerate/two_processes_cpu.yaml" in said
+@pytest.mark.parametrize("arguments", [["--cpu"], ["--config_file", "MULTI_CPU"]], ids=["cpu", "multi-cpu"])
+def test_a_launcher_that_starts_one_process_for_two_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accelerator: Accelerator, arguments: list[str]
+) -> None:
+    file = tmp_path / "multi_cpu.yaml"
+    shipped = yaml.safe_load((CONFIGS / "two_processes_cpu.yaml").read_text())
+    file.write_text(yaml.safe_dump({**shipped, "distributed_type": "MULTI_CPU"}))
+    arguments = [str(file) if argument == "MULTI_CPU" else argument for argument in arguments]
+    # Accelerate's own code says which single process it would start for this command line, and in which environment.
+    parsed = launch_command_parser().parse_args([*arguments, "--num_processes", "2", "script.py"])
+    parsed, *_ = _validate_launch_command(parsed)
+    command, environment = prepare_simple_launcher_cmd_env(parsed)
+    assert command[1:] == ["script.py"]
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=r"1 process but the launcher was asked for more .* --config_file configs/acc"):
+        check_num_processes(accelerator)
+    check_num_processes(accelerator, 1)
 
 
 @pytest.mark.parametrize(
