@@ -15,6 +15,8 @@ from attnkit.models import (
     AttnKitForSequenceClassification,
     AttnKitForTokenClassification,
     AttnKitModel,
+    from_hf,
+    to_hf,
 )
 
 __version__ = "0.1.0"
@@ -33,7 +35,9 @@ __all__ = [
     "PairwiseScorer",
     "Scorer",
     "__version__",
+    "from_hf",
     "normalizers",
     "positions",
     "scorers",
+    "to_hf",
 ]

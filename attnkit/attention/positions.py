@@ -169,7 +169,8 @@ class Rope(Position):
         config = PreTrainedConfig()
         config.head_dim, config.max_position_embeddings = self.head_dim, self.max_positions
         config.rope_parameters = parameters | {"original_max_position_embeddings": self.max_positions}
-        return ROPE_INIT_FUNCTIONS[self.scaling](config, device="cpu", seq_len=num_positions)
+        with torch.device("cpu"):  # these functions move a tensor, which one without memory cannot
+            return ROPE_INIT_FUNCTIONS[self.scaling](config, device="cpu", seq_len=num_positions)
 
     def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         frequency, amplitude = self.frequency.float(), 1.0

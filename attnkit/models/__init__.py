@@ -14,6 +14,7 @@ from transformers import (
 )
 
 from attnkit.models.configuration_attnkit import AttnKitConfig
+from attnkit.models.convert import from_hf, to_hf
 from attnkit.models.labels import (
     AttnKitForMultipleChoice,
     AttnKitForQuestionAnswering,
@@ -42,6 +43,8 @@ __all__ = [
     "AttnKitForTokenClassification",
     "AttnKitModel",
     "AttnKitPreTrainedModel",
+    "from_hf",
+    "to_hf",
 ]
 
 AUTO_CLASSES = {

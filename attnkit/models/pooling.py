@@ -27,8 +27,8 @@ def pool(states: Tensor, config: AttnKitConfig, *, input_ids: Tensor | None, att
     """
     real = real_tokens(config, input_ids=input_ids, attention_mask=attention_mask)
     if config.pooling == "first":
-        counts_padding = config.position_counting == "all"
-        return states[:, 0] if real is None or counts_padding else at(states, real.int().argmax(dim=-1))
+        by_column = real is None or config.position_counting != "attended"
+        return states[:, 0] if by_column else at(states, real.int().argmax(dim=-1))
     if config.pooling == "mean":
         if real is None:
             return states.mean(dim=1)

@@ -1,0 +1,277 @@
+"""The formats of encoders and of decoders: BERT, RoBERTa, GPT-2, Llama."""
+
+from dataclasses import replace
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from attnkit.errors import UsageError
+from attnkit.models import language
+from attnkit.models.configuration_attnkit import AttnKitConfig
+from attnkit.models.formats import (
+    Format,
+    Fused,
+    Head,
+    Rule,
+    answers,
+    base,
+    causal_lm,
+    choices,
+    field_names,
+    masked_lm,
+    sequence_labels,
+    table,
+    token_labels,
+)
+
+BERT_BODY = """
+encoder.embeddings.tokens                       embeddings.word_embeddings
+encoder.embeddings.position.embedding           embeddings.position_embeddings
+encoder.embeddings.types                        embeddings.token_type_embeddings
+encoder.embeddings.norm                         embeddings.LayerNorm
+encoder.layers.{i}.attention.q_proj             encoder.layer.{i}.attention.self.query
+encoder.layers.{i}.attention.k_proj             encoder.layer.{i}.attention.self.key
+encoder.layers.{i}.attention.v_proj             encoder.layer.{i}.attention.self.value
+encoder.layers.{i}.attention.o_proj             encoder.layer.{i}.attention.output.dense
+encoder.layers.{i}.attention_residual.norm      encoder.layer.{i}.attention.output.LayerNorm
+encoder.layers.{i}.feed_forward.up_proj         encoder.layer.{i}.intermediate.dense
+encoder.layers.{i}.feed_forward.down_proj       encoder.layer.{i}.output.dense
+encoder.layers.{i}.feed_forward_residual.norm   encoder.layer.{i}.output.LayerNorm
+pooler.dense                                    pooler.dense
+"""
+BERT_LANGUAGE = """
+transform.dense     cls.predictions.transform.dense
+transform.norm      cls.predictions.transform.LayerNorm
+lm_head.weight      cls.predictions.decoder.weight
+lm_head.bias        cls.predictions.decoder.bias
+"""
+
+
+def read_bert(config: Any) -> dict[str, Any]:
+    dropout = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
+    return {"output_dropout": dropout}
+
+
+def observe_pooler(model: PreTrainedModel) -> dict[str, Any]:
+    """A body may have been built without its pooler."""
+    return {"pooler": model.pooler is not None} if model.base_model is model else {}
+
+
+BERT = Format(
+    model_type="bert",
+    names=field_names(
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "hidden_act",
+        "max_position_embeddings",
+        "type_vocab_size",
+        norm_eps="layer_norm_eps",
+        hidden_dropout="hidden_dropout_prob",
+        attention_dropout="attention_probs_dropout_prob",
+    ),
+    constants={
+        "architecture": "encoder",
+        "position": "learned",
+        "position_counting": "all",
+        "norm_position": "post",
+        "pooler": True,
+    },
+    required={"is_decoder": False, "add_cross_attention": False},
+    read_more=read_bert,
+    write_more=lambda config: {"classifier_dropout": config.output_dropout},
+    observe=observe_pooler,
+    observed=frozenset({"pooler", "pooling"}),
+    own_weights=("cls.predictions.bias", "lm_head.bias"),  # a second name, of no use where the embeddings are not tied
+    body=lambda _: table(BERT_BODY),
+    heads={
+        "BertModel": base(),
+        "BertForMaskedLM": masked_lm("bert.", BERT_LANGUAGE),
+        "BertForPreTraining": Head(
+            language.AttnKitForPreTraining,
+            ("model.", "bert."),
+            table(BERT_LANGUAGE + "seq_relationship cls.seq_relationship"),
+        ),
+        "BertForSequenceClassification": sequence_labels("bert.", "score classifier"),
+        "BertForTokenClassification": token_labels("bert.", "score classifier"),
+        "BertForQuestionAnswering": answers("bert."),
+        "BertForMultipleChoice": choices("bert."),
+    },
+)
+
+
+def read_roberta(config: Any) -> dict[str, Any]:
+    offset = config.pad_token_id + 1
+    places = {
+        "max_position_embeddings": config.max_position_embeddings - offset,
+        "position_options": {"offset": offset},
+    }
+    return read_bert(config) | places
+
+
+def write_roberta(config: AttnKitConfig) -> dict[str, Any]:
+    num_rows = config.max_position_embeddings + (config.position_options or {}).get("offset", 0)
+    return {"classifier_dropout": config.output_dropout, "max_position_embeddings": num_rows}
+
+
+ROBERTA_LANGUAGE = """
+transform.dense     lm_head.dense
+transform.norm      lm_head.layer_norm
+lm_head.weight      lm_head.decoder.weight
+lm_head.bias        lm_head.decoder.bias
+"""
+ROBERTA_LABELS = """
+model.pooler.dense  classifier.dense
+score               classifier.out_proj
+"""
+ROBERTA = replace(
+    BERT,
+    model_type="roberta",
+    constants=BERT.constants | {"position_counting": "unpadded"},
+    read_more=read_roberta,
+    write_more=write_roberta,
+    heads={
+        "RobertaModel": base(),
+        "RobertaForMaskedLM": masked_lm("roberta.", ROBERTA_LANGUAGE),
+        "RobertaForSequenceClassification": sequence_labels("roberta.", ROBERTA_LABELS),
+        "RobertaForTokenClassification": token_labels("roberta.", "score classifier"),
+        "RobertaForQuestionAnswering": answers("roberta."),
+        "RobertaForMultipleChoice": choices("roberta."),
+    },
+)
+
+GPT2_BODY = """
+decoder.embeddings.tokens                           wte
+decoder.embeddings.position.embedding               wpe
+decoder.layers.{i}.attention_residual.norm          h.{i}.ln_1
+decoder.layers.{i}.attention.o_proj.bias            h.{i}.attn.c_proj.bias
+decoder.layers.{i}.feed_forward_residual.norm       h.{i}.ln_2
+decoder.layers.{i}.feed_forward.up_proj.bias        h.{i}.mlp.c_fc.bias
+decoder.layers.{i}.feed_forward.down_proj.bias      h.{i}.mlp.c_proj.bias
+decoder.norm                                        ln_f
+"""
+GPT2_TRANSPOSED = """
+decoder.layers.{i}.attention.o_proj.weight          h.{i}.attn.c_proj.weight
+decoder.layers.{i}.feed_forward.up_proj.weight      h.{i}.mlp.c_fc.weight
+decoder.layers.{i}.feed_forward.down_proj.weight    h.{i}.mlp.c_proj.weight
+"""
+
+
+def gpt2_body(_: AttnKitConfig) -> dict[str, Rule]:
+    rules = table(GPT2_BODY)
+    rules |= {name: replace(rule, transposed=True) for name, rule in table(GPT2_TRANSPOSED).items()}
+    for index, module in enumerate(("q_proj", "k_proj", "v_proj")):
+        ours, theirs = f"decoder.layers.{{i}}.attention.{module}", "h.{i}.attn.c_attn"
+        rules[f"{ours}.weight"] = Fused(f"{theirs}.weight", transposed=True, index=index, count=3)
+        rules[f"{ours}.bias"] = Fused(f"{theirs}.bias", index=index, count=3)
+    return rules
+
+
+def read_gpt2(config: Any) -> dict[str, Any]:
+    return {
+        "intermediate_size": 4 * config.n_embd if config.n_inner is None else config.n_inner,
+        "scorer": "scaled_dot" if config.scale_attn_weights else "dot",
+    }
+
+
+GPT2 = Format(
+    model_type="gpt2",
+    names=field_names(
+        hidden_size="n_embd",
+        num_hidden_layers="n_layer",
+        num_attention_heads="n_head",
+        intermediate_size="n_inner",
+        hidden_act="activation_function",
+        max_position_embeddings="n_positions",
+        norm_eps="layer_norm_epsilon",
+        hidden_dropout="resid_pdrop",
+        embedding_dropout="embd_pdrop",
+        attention_dropout="attn_pdrop",
+    ),
+    constants={
+        "architecture": "decoder",
+        "position": "learned",
+        "position_counting": "all",
+        "scale_residual_init": True,
+    },
+    required={
+        "scale_attn_by_inverse_layer_idx": False,
+        "reorder_and_upcast_attn": False,
+        "add_cross_attention": False,
+    },
+    read_more=read_gpt2,
+    write_more=lambda config: {"scale_attn_weights": config.scorer != "dot"},
+    body=gpt2_body,
+    heads={
+        "GPT2Model": base(),
+        "GPT2LMHeadModel": causal_lm("transformer."),
+        "GPT2ForSequenceClassification": sequence_labels("transformer.", "score.weight score.weight", bias=False),
+        "GPT2ForTokenClassification": token_labels("transformer.", "score classifier"),
+        "GPT2ForQuestionAnswering": answers("transformer."),
+    },
+)
+
+LLAMA_BODY = """
+decoder.embeddings.tokens                       embed_tokens
+decoder.layers.{i}.attention.q_proj             layers.{i}.self_attn.q_proj
+decoder.layers.{i}.attention.k_proj             layers.{i}.self_attn.k_proj
+decoder.layers.{i}.attention.v_proj             layers.{i}.self_attn.v_proj
+decoder.layers.{i}.attention.o_proj             layers.{i}.self_attn.o_proj
+decoder.layers.{i}.attention_residual.norm      layers.{i}.input_layernorm
+decoder.layers.{i}.feed_forward.gate_proj       layers.{i}.mlp.gate_proj
+decoder.layers.{i}.feed_forward.up_proj         layers.{i}.mlp.up_proj
+decoder.layers.{i}.feed_forward.down_proj       layers.{i}.mlp.down_proj
+decoder.layers.{i}.feed_forward_residual.norm   layers.{i}.post_attention_layernorm
+decoder.norm                                    norm
+"""
+
+
+def read_llama(config: Any) -> dict[str, Any]:
+    rope = dict(config.rope_parameters)
+    base, kind, factor = float(rope.pop("rope_theta")), rope.pop("rope_type"), float(rope.pop("factor", 1.0))
+    if kind not in ("default", "linear") or rope:
+        raise UsageError(f"llama: rope_parameters {config.rope_parameters} have no field here")
+    return {"position_options": {"base": base, "scaling": kind, "factor": factor}}
+
+
+def write_llama(config: AttnKitConfig) -> dict[str, Any]:
+    options = {"base": 10000.0, "scaling": "default", "factor": 1.0} | (config.position_options or {})
+    rope = {"rope_theta": options["base"], "rope_type": options["scaling"]}
+    return {"rope_parameters": rope | ({"factor": options["factor"]} if options["scaling"] != "default" else {})}
+
+
+LLAMA = Format(
+    model_type="llama",
+    names=field_names(
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "intermediate_size",
+        "hidden_act",
+        "max_position_embeddings",
+        "attention_bias",
+        "mlp_bias",
+        "attention_dropout",
+        norm_eps="rms_norm_eps",
+    ),
+    constants={
+        "architecture": "decoder",
+        "gated_activation": True,
+        "position": "rope",
+        "position_counting": "all",
+        "norm": "rmsnorm",
+    },
+    read_more=read_llama,
+    write_more=write_llama,
+    body=lambda _: table(LLAMA_BODY),
+    heads={
+        "LlamaModel": base(),
+        "LlamaForCausalLM": causal_lm("model."),
+        "LlamaForSequenceClassification": sequence_labels("model.", "score.weight score.weight", bias=False),
+        "LlamaForTokenClassification": token_labels("model.", "score score"),
+        "LlamaForQuestionAnswering": answers("transformer."),
+    },
+)

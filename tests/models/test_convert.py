@@ -1,0 +1,250 @@
+"""Import from and export to transformers' own classes: the same numbers in every output, padded, cached, generated."""
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from attnkit.errors import UsageError
+from attnkit.models import AttnKitConfig, AttnKitForCausalLM, AttnKitForMaskedLM
+from attnkit.models.convert import FORMATS, from_hf, to_hf
+
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}  # a few roundings of numbers around one
+
+# Odd heads, grouped heads, widths that are no powers of two and stacks of two depths.
+VOCABULARY = {"vocab_size": 53, "pad_token_id": 0, "eos_token_id": 2}
+BERT = VOCABULARY | {
+    "hidden_size": 30,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 5,
+    "intermediate_size": 17,
+    "max_position_embeddings": 40,
+    "type_vocab_size": 3,
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "bert": BERT,
+    "roberta": BERT | {"pad_token_id": 1},
+    "gpt2": VOCABULARY | {"n_embd": 30, "n_layer": 3, "n_head": 5, "n_inner": 17, "n_positions": 40},
+    "llama": VOCABULARY
+    | {
+        "hidden_size": 30,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "intermediate_size": 17,
+        "max_position_embeddings": 40,
+    },
+    "marian": VOCABULARY
+    | {
+        "d_model": 30,
+        "encoder_layers": 2,
+        "decoder_layers": 3,
+        "encoder_attention_heads": 5,
+        "decoder_attention_heads": 5,
+        "encoder_ffn_dim": 17,
+        "decoder_ffn_dim": 17,
+        "max_position_embeddings": 40,
+        "decoder_start_token_id": 0,
+        "forced_eos_token_id": 2,
+        "scale_embedding": True,
+    },
+    "t5": VOCABULARY
+    | {
+        "d_model": 30,
+        "d_kv": 7,
+        "num_layers": 3,
+        "num_decoder_layers": 2,  # transformers' T5 cannot generate with more of these than of the others
+        "num_heads": 5,
+        "d_ff": 17,
+        "relative_attention_num_buckets": 8,
+        "relative_attention_max_distance": 12,
+        "decoder_start_token_id": 0,
+    },
+}
+CLASSES = [name for form in FORMATS.values() for name in form.heads]
+GENERATING = ["GPT2LMHeadModel", "LlamaForCausalLM", "MarianMTModel", "T5ForConditionalGeneration"]
+
+
+def build(name: str, dtype: torch.dtype = torch.float32, **changes: Any) -> PreTrainedModel:
+    """A model of transformers all of whose parameters are random: its own start has zeros and ones in many."""
+    model_class = getattr(transformers, name)
+    config: PreTrainedConfig = model_class.config_class(**(CONFIGS[model_class.config_class.model_type] | changes))
+    model = model_class(config)
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            if "embed_positions" not in key:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        if name == "MarianMTModel":
+            model.final_logits_bias.normal_()
+    return model.to(dtype).eval()
+
+
+def inputs_of(model: PreTrainedModel, padding: str) -> dict[str, torch.Tensor]:
+    ids = torch.randint(3, model.config.vocab_size, (2, 9))
+    mask = torch.ones_like(ids)
+    if padding != "none":
+        padded = slice(6, None) if padding == "right" else slice(0, 3)
+        mask[0, padded], ids[0, padded] = 0, model.config.pad_token_id
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if "MultipleChoice" in type(model).__name__:
+        inputs = {key: value[:, None].repeat(1, 3, 1) for key, value in inputs.items()}
+    if model.config.is_encoder_decoder and not isinstance(model, transformers.T5EncoderModel):
+        inputs["decoder_input_ids"] = torch.randint(3, model.config.vocab_size, (2, 6))
+    return inputs
+
+
+def tensors(outputs: Any) -> dict[str, torch.Tensor]:
+    flat = {}
+    for key, value in outputs.items():
+        values = value if isinstance(value, tuple) else (value,)
+        flat |= {f"{key}.{index}": part for index, part in enumerate(values) if isinstance(part, torch.Tensor)}
+    return flat
+
+
+@torch.no_grad()
+def worst_difference(one: PreTrainedModel, other: PreTrainedModel, inputs: dict[str, torch.Tensor]) -> float:
+    pair = [tensors(model(**inputs, output_hidden_states=True)) for model in (one, other)]
+    assert pair[0].keys() == pair[1].keys()
+    return max((pair[0][key] - pair[1][key]).abs().max().item() for key in pair[0])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_output_is_the_same(name: str, dtype: torch.dtype) -> None:
+    theirs = build(name, dtype)
+    ours = from_hf(theirs)
+    for padding in ("none", "right", "left"):
+        inputs = inputs_of(theirs, padding)
+        assert worst_difference(theirs, ours, inputs) < TOLERANCE[dtype], padding
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_an_export_has_the_weights_of_the_import(name: str) -> None:
+    theirs = build(name)
+    back = to_hf(from_hf(theirs), theirs.config.model_type)
+    assert type(back) is type(theirs)
+    before, after = theirs.state_dict(), back.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"do_sample": False},
+        {"do_sample": False, "use_cache": False},
+        {"num_beams": 3, "do_sample": False},
+        {"do_sample": True, "temperature": 1.5},
+    ],
+    ids=["greedy", "no cache", "beam", "sampling"],
+)
+@pytest.mark.parametrize("name", GENERATING)
+def test_generation_is_the_same(name: str, options: dict[str, Any]) -> None:
+    theirs = build(name)
+    inputs = inputs_of(theirs, "right" if theirs.config.is_encoder_decoder else "left")
+    inputs.pop("decoder_input_ids", None)
+    texts = []
+    for model in (theirs, from_hf(theirs)):
+        transformers.set_seed(0)
+        texts.append(model.generate(**inputs, **options, max_new_tokens=10, min_new_tokens=10, no_repeat_ngram_size=2))
+    assert torch.equal(*texts)
+
+
+@pytest.mark.parametrize("name", GENERATING)
+@torch.no_grad()
+def test_steps_with_a_cache_are_the_same(name: str) -> None:
+    theirs = build(name, torch.float64)
+    inputs = inputs_of(theirs, "none")
+    text = inputs.pop("decoder_input_ids", inputs["input_ids"])
+    outputs = []
+    for model in (theirs, from_hf(theirs)):
+        logits, cache = [], None
+        for step in text.split(2, dim=1):
+            given = {"decoder_input_ids": step, **inputs} if model.config.is_encoder_decoder else {"input_ids": step}
+            output = model(**given, cache=cache, use_cache=True)
+            logits.append(output.logits)
+            cache = output.cache
+        outputs.append(torch.cat(logits, dim=1))
+    assert (outputs[0] - outputs[1]).abs().max() < TOLERANCE[torch.float64]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("T5ForConditionalGeneration", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+        ("MarianMTModel", {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}),
+        ("MarianMTModel", {"scale_embedding": False, "activation_function": "relu"}),
+        ("GPT2LMHeadModel", {"scale_attn_weights": False, "n_inner": None}),
+        ("GPT2LMHeadModel", {"tie_word_embeddings": False}),
+        ("LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+        ("LlamaForCausalLM", {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0}}),
+        ("BertForMaskedLM", {"tie_word_embeddings": False, "hidden_act": "relu"}),
+    ],
+)
+def test_options_come_along(name: str, changes: dict[str, Any]) -> None:
+    theirs = build(name, torch.float64, **changes)
+    ours = from_hf(theirs)
+    inputs = inputs_of(theirs, "right")
+    assert worst_difference(theirs, ours, inputs) < TOLERANCE[torch.float64]
+    assert worst_difference(to_hf(ours, theirs.config.model_type), ours, inputs) < TOLERANCE[torch.float64]
+
+
+def test_changed_waves_become_learned_positions() -> None:
+    theirs = build("MarianMTModel", torch.float64)
+    with torch.no_grad():
+        theirs.model.encoder.embed_positions.weight.normal_()
+    ours = from_hf(theirs)
+    assert ours.config.position == "learned"
+    inputs = inputs_of(theirs, "right")
+    assert worst_difference(theirs, ours, inputs) < TOLERANCE[torch.float64]
+    assert worst_difference(to_hf(ours, "marian"), ours, inputs) < TOLERANCE[torch.float64]
+
+
+def test_a_checkpoint_folder_is_imported(tmp_path: Any) -> None:
+    theirs = build("BertForSequenceClassification", num_labels=4)
+    theirs.save_pretrained(tmp_path)
+    ours = from_hf(tmp_path)
+    assert ours.config.num_labels == 4
+    assert worst_difference(theirs, ours, inputs_of(theirs, "right")) < TOLERANCE[torch.float32]
+
+
+def test_what_has_no_field_is_refused() -> None:
+    with pytest.raises(UsageError, match="scale_attn_by_inverse_layer_idx True has no field here"):
+        from_hf(build("GPT2Model", scale_attn_by_inverse_layer_idx=True))
+    with pytest.raises(UsageError, match="encoder_ffn_dim and decoder_ffn_dim differ"):
+        from_hf(build("MarianModel", decoder_ffn_dim=18))
+    with pytest.raises(UsageError, match="no import of 'electra': "):
+        from_hf(transformers.ElectraModel(transformers.ElectraConfig(**BERT)))
+
+
+SMALL = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 20}
+
+
+def test_what_a_format_cannot_say_is_refused() -> None:
+    model = AttnKitForCausalLM(AttnKitConfig(**SMALL, position="learned", scorer="gaussian"))
+    with pytest.raises(UsageError, match=r"format 'gpt2' cannot say .*scorer 'gaussian' \(there: 'scaled_dot'\)"):
+        to_hf(model, "gpt2")
+    with pytest.raises(
+        UsageError, match="format 'bert' has no class for AttnKitForCausalLM with architecture 'decoder'"
+    ):
+        to_hf(model, "bert")
+    with pytest.raises(UsageError, match="unknown format 'gtp2': did you mean 'gpt2'"):
+        to_hf(model, "gtp2")
+
+
+def test_a_model_of_our_own_is_exported() -> None:
+    config = AttnKitConfig(
+        **SMALL,
+        architecture="encoder",
+        position="learned",
+        position_counting="all",
+        norm_position="post",
+        type_vocab_size=2,
+    )
+    ours = AttnKitForMaskedLM(config).eval()
+    theirs = to_hf(ours, "bert")
+    assert isinstance(theirs, transformers.BertForMaskedLM)
+    assert worst_difference(ours, theirs, {"input_ids": torch.randint(20, (2, 5))}) < TOLERANCE[torch.float32]
