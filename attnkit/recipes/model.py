@@ -78,7 +78,8 @@ def check_fit(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, *, s
 
 def num_positions(config: PreTrainedConfig) -> int | None:
     """The positions of a model, or those that it is said to be trained for; None where its config says nothing."""
-    return config.to_dict().get("max_position_embeddings")
+    # Looked up as an attribute, since models such as GPT-2 store it by a name of their own.
+    return config.max_position_embeddings if hasattr(config, "max_position_embeddings") else None
 
 
 def meaning_of_limit(config: PreTrainedConfig) -> str:
@@ -125,13 +126,17 @@ def model_path(path: str) -> str:
 def check_weights(
     model: PreTrainedModel, info: dict[str, Any], *, path: str, changed: bool, has_new_head: bool
 ) -> None:
-    """Raise `UsageError` if weights are missing, of another shape, or left over; a new head has none yet."""
+    """Raise `UsageError` if weights are missing, of another shape, or left over; a new head has none yet.
+
+    Nor has the pooler between body and head, which language models of transformers are saved without.
+    """
     wrong = {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
     # Models of transformers leave weights over where all is well: a pooler, say.
     if changed or isinstance(model.config, AttnKitConfig):
         wrong |= set(info["unexpected_keys"])
     if has_new_head:
-        wrong = {key for key in wrong if key.startswith(f"{model.base_model_prefix}.")}
+        body, pooler = f"{model.base_model_prefix}.", f"{model.base_model_prefix}.pooler."
+        wrong = {key for key in wrong if key.startswith(body) and not key.startswith(pooler)}
     if wrong:
         named = ", ".join(sorted(wrong)[:3]) + ", …" * (len(wrong) > 3)
         remedy = "change no key of `model` that changes weights" if changed else "give a model of this kind"
