@@ -17,6 +17,7 @@ from accelerate.utils import (
 )
 
 from attnkit.errors import UsageError
+from attnkit.training.tracking import check_trackers
 
 T = TypeVar("T")
 
@@ -29,8 +30,10 @@ def make_accelerator(
     """Join the processes of this launch and return their Accelerator.
 
     `num_processes` is `training.num_processes`, `trackers` and `output_dir` say which Accelerate trackers will log and
-    where. Raises `UsageError` if the run has fewer or more processes than it was asked for.
+    where. Raises `UsageError` if the run has fewer or more processes than it was asked for, and for a tracker that is
+    unknown or not installed, which Accelerate would pass over in silence.
     """
+    check_trackers(trackers)
     accelerator = Accelerator(
         # Without this, processes on a machine without GPU each believe to be alone, unless ACCELERATE_USE_CPU is set.
         cpu=not torch.accelerator.is_available(),

@@ -4,7 +4,7 @@ import importlib.util
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -34,17 +34,29 @@ class TrackingConfig:
     """Show a progress bar on the main process; a line per `training.log_steps` where the output is no terminal."""
 
     def problems(self) -> list[str]:
-        """What is wrong with these settings, a line each: unknown trackers, and trackers that are not installed."""
-        found = []
-        for name in self.trackers:
-            if name not in TRACKERS:
-                found.append(f"tracking.trackers: unknown tracker {name!r}: {nearest(name, TRACKERS)}")
-            elif importlib.util.find_spec(name) is None:
-                found.append(
-                    f"tracking.trackers: {name} needs the package {name!r}; install the extra: "
-                    "pip install 'attnkit[tracking]'"
-                )
-        return found
+        """What is wrong with these settings, a line each."""
+        return tracker_problems(self.trackers)
+
+
+def tracker_problems(trackers: Sequence[str]) -> list[str]:
+    """A line for each tracker that is unknown or not installed."""
+    found = []
+    for name in trackers:
+        if name not in TRACKERS:
+            found.append(f"tracking.trackers: unknown tracker {name!r}: {nearest(name, TRACKERS)}")
+        elif importlib.util.find_spec(name) is None:
+            found.append(
+                f"tracking.trackers: {name} needs the package {name!r}; install the extra: pip install "
+                "'attnkit[tracking]'"
+            )
+    return found
+
+
+def check_trackers(trackers: Sequence[str]) -> None:
+    """Raise `UsageError` for trackers that are unknown or not installed, all of them at once."""
+    problems = tracker_problems(trackers)
+    if problems:
+        raise UsageError("; ".join(problems))
 
 
 class Tracker:
@@ -62,9 +74,7 @@ class Tracker:
         accelerator: "Accelerator",
         run: Mapping[str, Any] | None = None,
     ) -> None:
-        problems = tracking.problems()
-        if problems:
-            raise UsageError("; ".join(problems))
+        check_trackers(tracking.trackers)
         self.log_path = Path(output_dir) / LOG
         self._accelerator = accelerator
         self._project = tracking.project

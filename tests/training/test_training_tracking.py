@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import sys
 from pathlib import Path
 
 import matplotlib.image
@@ -90,12 +91,16 @@ def test_trackers_get_what_the_log_gets(tmp_path: Path) -> None:
     assert losses == pytest.approx([record["loss"] for record in read_log(tmp_path / "log.jsonl")])
 
 
-def test_a_tracker_that_is_not_installed_is_named(tmp_path: Path, accelerator: Accelerator) -> None:
-    tracking = TrackingConfig(trackers=["tensorbord", "wandb"])
-    with pytest.raises(
-        UsageError, match=r"'tensorbord': did you mean 'tensorboard'.*wandb.*pip install 'attnkit\[tracking\]'"
-    ):
-        Tracker(tmp_path, tracking=tracking, accelerator=accelerator)
+def test_a_tracker_that_is_unknown_or_not_installed_is_named(
+    tmp_path: Path, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed, should it be
+    names = ["tensorbord", "wandb"]
+    message = r"'tensorbord': did you mean 'tensorboard'.*wandb.*pip install 'attnkit\[tracking\]'"
+    with pytest.raises(UsageError, match=message):
+        Tracker(tmp_path, tracking=TrackingConfig(trackers=names), accelerator=accelerator)
+    with pytest.raises(UsageError, match=message):
+        make_accelerator(trackers=names, output_dir=tmp_path)
 
 
 def test_the_plot_shows_both_curves_and_the_reference(tmp_path: Path) -> None:
