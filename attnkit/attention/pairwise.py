@@ -8,9 +8,10 @@ Shapes: B batch, H heads, Q queries, K keys, M mapped width, V value width, T ti
 """
 
 import copy
+from abc import ABC
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 import torch
@@ -20,19 +21,20 @@ from torch.nn import functional as F
 
 from attnkit.attention.scorers.base import Scorer, scaled_pair
 
-TILE_SIDE = 128
+TILE_SIDE = 64
 TILE_ELEMENTS = 2**24  # numbers [B, H, T, T, M] of the largest tile
-COMPILED_ELEMENTS = 2**28  # numbers [B, H, Q, K, M] from which compiling the tile pays within a few steps
+COMPILED_ELEMENTS = 2**26  # numbers [B, H, Q, K, M] from which compiling the tile pays within a few steps
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What the tiles share, besides the tensors that have gradients."""
 
-    scorer: Scorer
-    pair: "Pair"
+    forward_tile: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    weights_tile: Callable[..., tuple[Tensor, Tensor]]
+    pair_tile: Callable[..., tuple[Tensor, Tensor, dict[str, Tensor]]]
+    parameters: dict[str, Tensor]
     side: int  # T
-    compiled: bool
     causal: bool
     allowed: Tensor | None  # [B or 1, H or 1, Q, K], padded to whole tiles
     occupied: list[list[bool]]  # [tiles of queries][tiles of keys]
@@ -40,37 +42,35 @@ class Plan:
     dropout: float
     seed: int
 
-    def tiles(self) -> Iterator[tuple[int, int, slice, slice]]:
-        """Numbers and ranges of the tiles that some query and some key may meet in."""
+    def tiles(self) -> Iterator[tuple[slice, slice]]:
+        """The queries and keys of the tiles in which some of them may meet."""
         for row, columns in enumerate(self.occupied):
             for column, occupied in enumerate(columns):
                 if occupied:
-                    yield row, column, self.part(row), self.part(column)
+                    yield self.part(row), self.part(column)
 
     def part(self, number: int) -> slice:
         return slice(number * self.side, (number + 1) * self.side)
 
-    def tile_scores(self, query: Tensor, key: Tensor, bias: Tensor | None, rows: slice, columns: slice) -> Tensor:
-        """Masked scores [B, H, T, T] of one tile."""
-        scores = pair_function(self.pair, self.compiled)(dict(self.scorer.named_parameters()), query, key)
-        if bias is not None:
-            scores = scores + bias[..., rows, columns]
-        lowest = torch.finfo(scores.dtype).min
-        if self.allowed is not None:
-            scores = scores.masked_fill(~self.allowed[..., rows, columns], lowest)
-        key_index = torch.arange(columns.start, columns.stop, device=scores.device)
+    def mask(self, rows: slice, columns: slice, device: torch.device) -> Tensor | None:
+        """Which pairs of a tile may meet, [.., T, T]; None where all may."""
+        masks = [] if self.allowed is None else [self.allowed[..., rows, columns]]
         if self.causal and columns.stop > rows.start:
-            query_index = torch.arange(rows.start, rows.stop, device=scores.device)
-            scores = scores.masked_fill(key_index > query_index[:, None], lowest)
-        return scores if columns.stop <= self.num_keys else scores.masked_fill(key_index >= self.num_keys, lowest)
+            masks.append(torch.ones(self.side, self.side, dtype=torch.bool, device=device).tril())
+        if columns.stop > self.num_keys:
+            masks.append(
+                (torch.arange(columns.start, columns.stop, device=device) < self.num_keys).expand(1, self.side, -1)
+            )
+        return reduce(torch.logical_and, masks) if masks else None
 
-    def kept(self, scores: Tensor, row: int, column: int) -> Tensor | float:
+    def kept(self, like: Tensor, rows: slice, columns: slice) -> Tensor | None:
         """Dropout's factor for the weights of one tile, the same each time it is asked for."""
         if self.dropout == 0.0:
-            return 1.0
-        generator = torch.Generator(scores.device).manual_seed(self.seed + row * len(self.occupied[0]) + column)
-        kept = torch.rand(scores.shape, generator=generator, device=scores.device) >= self.dropout
-        return kept.to(scores.dtype) / (1 - self.dropout)
+            return None
+        generator = torch.Generator(like.device).manual_seed(self.seed + rows.start * self.num_keys + columns.start)
+        shape = (*like.shape[:2], self.side, self.side)
+        kept = torch.rand(shape, generator=generator, device=like.device) >= self.dropout
+        return kept.to(like.dtype) / (1 - self.dropout)
 
 
 def tiled_attention(
@@ -97,11 +97,17 @@ def tiled_attention(
     if allowed is not None:
         allowed = F.pad(allowed.expand(*allowed.shape[:2], num_queries, num_keys), (0, pad_keys, 0, pad_queries))
     tiles = (num_queries + pad_queries) // side, (num_keys + pad_keys) // side
+    compiled = batch_size * num_heads * num_queries * num_keys * width >= COMPILED_ELEMENTS
+    forward_tile, weights_tile, pair_tile = (
+        tile_function(kind(scorer, scaling=scaling, distance_width=distance_width), compiled)
+        for kind in (ForwardTile, WeightsTile, PairTile)
+    )
     plan = Plan(
-        scorer=scorer,
-        pair=Pair(scorer, scaling=scaling, distance_width=distance_width),
+        forward_tile=forward_tile,
+        weights_tile=weights_tile,
+        pair_tile=pair_tile,
+        parameters=dict(scorer.named_parameters()),
         side=side,
-        compiled=num_queries * num_keys * batch_size * num_heads * width >= COMPILED_ELEMENTS,
         causal=causal,
         allowed=allowed,
         occupied=occupied_tiles(tiles, allowed, causal=causal, side=side),
@@ -122,6 +128,7 @@ def tiled_attention(
 
 
 def tile_side(elements_per_pair: int, num_tokens: int) -> int:
+    """T: at most TILE_SIDE, smaller where a tile would be too large or there are fewer tokens."""
     side = TILE_SIDE
     while side > 16 and elements_per_pair * side * side > TILE_ELEMENTS:
         side //= 2
@@ -155,16 +162,19 @@ class TiledAttention(torch.autograd.Function):
         highest = query.new_full((*query.shape[:-1], 1), lowest) if sink is None else sink.clone()
         total = torch.zeros_like(highest) if sink is None else torch.ones_like(highest)
         output = query.new_zeros(*query.shape[:-1], value.shape[-1])
-        for row, column, rows, columns in plan.tiles():
-            scores = plan.tile_scores(query[:, :, rows], key[:, :, columns], bias, rows, columns)
-            before = highest[:, :, rows]
-            after = torch.maximum(before, scores.amax(-1, keepdim=True))
-            weights = torch.exp(scores - after).masked_fill_(scores == lowest, 0.0)
-            shrink = torch.exp(before - after)
-            highest[:, :, rows] = after
-            total[:, :, rows] = total[:, :, rows] * shrink + weights.sum(-1, keepdim=True)
-            gained = (weights * plan.kept(weights, row, column)) @ value[:, :, columns]
-            output[:, :, rows] = output[:, :, rows] * shrink + gained
+        for rows, columns in plan.tiles():
+            highest[:, :, rows], total[:, :, rows], output[:, :, rows] = plan.forward_tile(
+                plan.parameters,
+                query[:, :, rows],
+                key[:, :, columns],
+                value[:, :, columns],
+                None if bias is None else bias[..., rows, columns],
+                plan.mask(rows, columns, query.device),
+                plan.kept(query, rows, columns),
+                highest[:, :, rows],
+                total[:, :, rows],
+                output[:, :, rows],
+            )
         empty = total == 0
         output = output / total.masked_fill(empty, 1.0)
         # The log-sum-exp of a query without keys is +inf here: all its weights are then 0 in backward.
@@ -178,25 +188,31 @@ class TiledAttention(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
         plan: Plan = ctx.plan
         query, key, value, bias, sink, output, log_total = ctx.saved_tensors
-        parameters = dict(plan.scorer.named_parameters())
         grad_query, grad_key, grad_value = (torch.zeros_like(states) for states in (query, key, value))
         grad_bias = None if bias is None else torch.zeros_like(bias)
-        grad_parameters = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
+        grad_parameters = {name: torch.zeros_like(parameter) for name, parameter in plan.parameters.items()}
         mean_gain = (grad_output * output).sum(-1, keepdim=True)
-        pair_gradient = gradient_function(plan.pair, plan.compiled)
-        for row, column, rows, columns in plan.tiles():
-            part, keys, values = query[:, :, rows], key[:, :, columns], value[:, :, columns]
-            scores = plan.tile_scores(part, keys, bias, rows, columns)
-            weights = torch.exp(scores - log_total[:, :, rows])
-            kept, gain = plan.kept(weights, row, column), grad_output[:, :, rows]
-            grad_value[:, :, columns] += (weights * kept).transpose(-1, -2) @ gain
-            grad_scores = weights * ((gain @ values.transpose(-1, -2)) * kept - mean_gain[:, :, rows])
-            if grad_bias is not None:
-                grad_bias[..., rows, columns] += grad_scores.sum_to_size(bias[..., rows, columns].shape)
-            gradients, of_query, of_key = pair_gradient(parameters, part, keys, grad_scores)
+        for rows, columns in plan.tiles():
+            part, keys = query[:, :, rows], key[:, :, columns]
+            of_scores, of_value = plan.weights_tile(
+                plan.parameters,
+                part,
+                keys,
+                value[:, :, columns],
+                None if bias is None else bias[..., rows, columns],
+                plan.mask(rows, columns, query.device),
+                plan.kept(query, rows, columns),
+                log_total[:, :, rows],
+                grad_output[:, :, rows],
+                mean_gain[:, :, rows],
+            )
+            of_query, of_key, of_parameters = plan.pair_tile(plan.parameters, part, keys, of_scores)
             grad_query[:, :, rows] += of_query
             grad_key[:, :, columns] += of_key
-            for name, gradient in gradients.items():
+            grad_value[:, :, columns] += of_value
+            if grad_bias is not None:
+                grad_bias[..., rows, columns] += of_scores.sum_to_size(bias[..., rows, columns].shape)
+            for name, gradient in of_parameters.items():
                 grad_parameters[name] += gradient
         grad_sink = None if sink is None else -torch.exp(sink - log_total) * mean_gain
         return None, grad_query, grad_key, grad_value, grad_bias, grad_sink, *grad_parameters.values()
@@ -206,8 +222,8 @@ class TiledAttention(torch.autograd.Function):
         raise RuntimeError("backend 'pairwise' has no forward-mode derivative: use attn_implementation='eager'")
 
 
-class Pair(nn.Module):
-    """`scaled_pair` of one scorer as a module's forward. Equal pairs differ in the values of their parameters only."""
+class Tile(nn.Module, ABC):
+    """One tile's arithmetic with one scorer. Equal tiles differ in the values of their parameters only."""
 
     def __init__(self, scorer: Scorer, *, scaling: float, distance_width: int) -> None:
         super().__init__()
@@ -217,47 +233,91 @@ class Pair(nn.Module):
         plain = {key: value for key, value in vars(scorer).items() if isinstance(value, int | float | str | None)}
         plain.pop("training", None)
         shapes = tuple((name, parameter.shape, parameter.dtype) for name, parameter in scorer.named_parameters())
-        self.identity = (type(scorer), scaling, distance_width, tuple(sorted(plain.items())), shapes)
+        self.identity = (type(self), type(scorer), scaling, distance_width, tuple(sorted(plain.items())), shapes)
 
     def __hash__(self) -> int:
         return hash(self.identity)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Pair) and self.identity == other.identity
+        return isinstance(other, Tile) and self.identity == other.identity
 
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        return scaled_pair(self.scorer, query, key, scaling=self.scaling, distance_width=self.distance_width)
+    def scores(self, query: Tensor, key: Tensor, bias: Tensor | None, mask: Tensor | None) -> Tensor:
+        """[B, H, T, T], the lowest finite number where a pair may not meet."""
+        scores = scaled_pair(self.scorer, query, key, scaling=self.scaling, distance_width=self.distance_width)
+        scores = scores if bias is None else scores + bias
+        return scores if mask is None else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
 
-    def without_values(self) -> "Pair":
-        scorer = copy.deepcopy(self.scorer).to("meta").requires_grad_(False)
-        return Pair(scorer, scaling=self.scaling, distance_width=self.distance_width)
+
+class ForwardTile(Tile):
+    """Running maximum, running sum and running output of some queries, after some more keys."""
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None,
+        mask: Tensor | None,
+        kept: Tensor | None,
+        highest: Tensor,
+        total: Tensor,
+        output: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        scores = self.scores(query, key, bias, mask)
+        higher = torch.maximum(highest, scores.amax(-1, keepdim=True))
+        weights = torch.exp(scores - higher)
+        weights = weights if mask is None else weights * mask
+        shrink = torch.exp(highest - higher)
+        total = total * shrink + weights.sum(-1, keepdim=True)
+        return higher, total, output * shrink + (weights if kept is None else weights * kept) @ value
 
 
-PairFunction = Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]
-GradientFunction = Callable[[dict[str, Tensor], Tensor, Tensor, Tensor], tuple[dict[str, Tensor], Tensor, Tensor]]
+class WeightsTile(Tile):
+    """The gradients of one tile's scores and values."""
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None,
+        mask: Tensor | None,
+        kept: Tensor | None,
+        log_total: Tensor,
+        gain: Tensor,
+        mean_gain: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        weights = torch.exp(self.scores(query, key, bias, mask) - log_total)
+        of_weights = gain @ value.transpose(-1, -2)
+        dropped, of_weights = (weights, of_weights) if kept is None else (weights * kept, of_weights * kept)
+        return weights * (of_weights - mean_gain), dropped.transpose(-1, -2) @ gain
+
+
+class PairTile(Tile):
+    """The gradients of one tile's query, key and parameters, from those of its scores.
+
+    A function of its own: compiled into one with the weights, each of them would be computed again per dimension.
+    """
+
+    def forward(self, query: Tensor, key: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        width = self.distance_width
+        if width == 0:
+            return self.scorer.pair_gradient(query, key, gradient * self.scaling)
+        of_query, of_key, of_parameters = self.scorer.pair_gradient(
+            query[..., :-width], key[..., :-width], gradient * self.scaling
+        )
+        of_query = torch.cat([of_query, gradient @ key[..., -width:]], dim=-1)
+        return of_query, torch.cat([of_key, gradient.transpose(-1, -2) @ query[..., -width:]], dim=-1), of_parameters
 
 
 @cache
-def pair_function(pair: Pair, compiled: bool) -> PairFunction:
-    """The scorer's parameters, mapped query, mapped key -> scores; one function for all layers with equal pairs."""
-    template = pair.without_values()
+def tile_function(tile: Tile, compiled: bool) -> Callable[..., Any]:
+    """A function of the scorer's parameters and the tile's tensors; the same one for all layers with equal tiles."""
+    scorer = copy.deepcopy(tile.scorer).to("meta").requires_grad_(False)
+    template = type(tile)(scorer, scaling=tile.scaling, distance_width=tile.distance_width)
 
-    def scores(parameters: dict[str, Tensor], query: Tensor, key: Tensor) -> Tensor:
+    def run(parameters: dict[str, Tensor], *tensors: Tensor | None) -> Any:
         named = {f"scorer.{name}": parameter for name, parameter in parameters.items()}
-        return torch.func.functional_call(template, named, (query, key))
+        return torch.func.functional_call(template, named, tensors)
 
-    return torch.compile(scores, dynamic=False) if compiled else scores
-
-
-@cache
-def gradient_function(pair: Pair, compiled: bool) -> GradientFunction:
-    """The same and the gradient of the scores -> the gradients of parameters, query and key."""
-    scores = pair_function(pair, False)
-
-    def gradients(
-        parameters: dict[str, Tensor], query: Tensor, key: Tensor, grad_scores: Tensor
-    ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-        _, backward = torch.func.vjp(scores, parameters, query, key)
-        return backward(grad_scores)
-
-    return torch.compile(gradients, dynamic=False) if compiled else gradients
+    return torch.compile(run, dynamic=False) if compiled else run

@@ -31,10 +31,27 @@ class TanhOfSum(PairwiseScorer, ABC):
         return self.weight.sum(-1)[:, None, None].expand(*query.shape[:-1], 1)
 
     def pair(self, mapped_query: Tensor, mapped_key: Tensor) -> Tensor:
-        query, key = (exponential(states) for states in (mapped_query, mapped_key))
-        weight = -2 * self.weight.to(query.dtype)[:, None, None]
-        ratio = torch.reciprocal(1 + query.unsqueeze(-2) * key.unsqueeze(-3))  # [B, H, Q, K, width]
-        return (ratio * weight).sum(-1).to(mapped_query.dtype)
+        ratio = self.ratio(mapped_query, mapped_key)
+        return (ratio * (-2 * self.weight.to(ratio.dtype)[:, None, None])).sum(-1).to(mapped_query.dtype)
+
+    def pair_gradient(
+        self, mapped_query: Tensor, mapped_key: Tensor, gradient: Tensor
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """With r = 1 / (1 + e^(2a) e^(2b)): ∂score/∂a = ∂score/∂b = 4 w (r - r²) and ∂score/∂w = -2 r.
+
+        The sums of r and of r² over keys are taken apart, because the first is also the weight's gradient.
+        """
+        ratio = self.ratio(mapped_query, mapped_key)
+        linear = ratio * gradient.unsqueeze(-1)
+        square = ratio * linear
+        over_keys, weight = linear.sum(-2), 4 * self.weight[:, None]
+        of_query, of_key = weight * (over_keys - square.sum(-2)), weight * (linear - square).sum(-3)
+        return of_query, of_key, {"weight": -2 * over_keys.sum((0, 2))}
+
+    def ratio(self, mapped_query: Tensor, mapped_key: Tensor) -> Tensor:
+        """1 / (1 + e^(2a) e^(2b)) of each pair and dimension, [B, H, Q, K, width]."""
+        query, key = exponential(mapped_query), exponential(mapped_key)
+        return torch.reciprocal(1 + query.unsqueeze(-2) * key.unsqueeze(-3))
 
 
 @scorers.register("additive")

@@ -67,6 +67,23 @@ class Scorer(nn.Module, ABC):
         """[B, H, Q, M] and [B, H, K, M] -> [B, H, Q, K]."""
         return mapped_query @ mapped_key.transpose(-1, -2)
 
+    def pair_gradient(
+        self, mapped_query: Tensor, mapped_key: Tensor, gradient: Tensor
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """From the scores' gradient [B, H, Q, K] those of mapped query, mapped key and the parameters `pair` reads.
+
+        A class may define it where its formula is cheaper than what is derived from `pair`, as here.
+        """
+        parameters = dict(self.named_parameters())
+
+        def pair(parameters: dict[str, Tensor], query: Tensor, key: Tensor) -> Tensor:
+            named = {f"scorer.{name}": parameter for name, parameter in parameters.items()}
+            return torch.func.functional_call(PairModule(self), named, (query, key))
+
+        _, backward = torch.func.vjp(pair, parameters, mapped_query, mapped_key)
+        of_parameters, of_query, of_key = backward(gradient)
+        return of_query, of_key, of_parameters
+
     def forward(
         self,
         query: Tensor,
@@ -100,6 +117,17 @@ class PairwiseScorer(Scorer, ABC):
 
     Only the backends `eager` and `pairwise` can compute it.
     """
+
+
+class PairModule(nn.Module):
+    """A scorer's pair function as the forward of a module, which is what torch.func can call with other parameters."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        super().__init__()
+        self.scorer = scorer
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return self.scorer.pair(query, key)
 
 
 def scaled_pair(
