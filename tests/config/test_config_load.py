@@ -77,8 +77,8 @@ def test_the_traps_of_yaml_are_none(write: Write) -> None:
         (["--model.eos_token_id", "[1, 2]"], "model.eos_token_id", [1, 2]),
         (["--model.vocab_size", "1_000"], "model.vocab_size", 1000),
         (["--model.scorer_options", "null"], "model.scorer_options", None),
-        (["--model.scorer=static", '--model.scorer_options={"rank": 2}'], "model.scorer_options", {"rank": 2}),
-        (["--model.scorer=static", "--model.scorer_options.rank", "2"], "model.scorer_options", {"rank": 2}),
+        (['--model.position_options={"base": 100.0}'], "model.position_options", {"base": 100.0}),
+        (["--model.position_options.base", "1e2"], "model.position_options", {"base": 100.0}),
         (["--imports", "json"], "imports", ["json"]),
         (["--imports", "json", "--imports+", "ast", "--imports+=[re, abc]"], "imports", ["json", "ast", "re", "abc"]),
     ],
@@ -90,7 +90,7 @@ def test_flags(arguments: list[str], key: str, value: object) -> None:
 
 
 def test_a_flag_changes_one_option_of_a_mapping(write: Write) -> None:
-    path = write("model: {scorer: static, scorer_options: {form: low_rank, rank: 4}}\n")
+    path = write("model: {position: none, scorer: static, scorer_options: {form: low_rank, rank: 4}}\n")
     run = load(PretrainRun, ["--config", str(path), "--model.scorer_options.rank", "2"])
     assert run.model.scorer_options == {"form": "low_rank", "rank": 2}
 
