@@ -3,7 +3,7 @@
 Shapes: B batch, N tokens, S source tokens, H query heads, G key-value heads, D head width, M mapped width.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,15 @@ from attnkit.errors import UsageError
 Sharing = Literal["separate", "key_value", "query_key", "all"]
 
 
+class SecondStream(NamedTuple):
+    """Queries that are no keys: they see the first stream, and nothing sees them (Yang 2019, section 2.3)."""
+
+    states: Tensor  # [B, P, hidden]
+    positions: Tensor  # [B, P]
+    segments: Tensor | None  # [B, P]
+    mask: Tensor | None  # boolean, broadcasts to [B, H, P, keys]
+
+
 class Attention(nn.Module):
     """output = normalize(score(query, key) + bias, allowed) · value, per head, between linear projections.
 
@@ -28,8 +37,8 @@ class Attention(nn.Module):
 
     - `scorer`, `normalizer`, `pattern` and `position` are names of the registries, their `..._options` the arguments of
       the class behind the name. A position that is added to embeddings has no place here.
-    - Grouped heads (Ainslie 2023) share each key and value among num_heads / num_key_value_heads queries; one of them is
-      multi-query attention (Shazeer 2019).
+    - Grouped heads (Ainslie 2023) share each key and value among num_heads / num_key_value_heads queries; one of them
+      is multi-query attention (Shazeer 2019).
     - `sharing`: "separate" query, key and value projections; "key_value": values are the keys; "query_key": queries and
       keys have one projection (Kitaev 2020); "all": one projection for the three. With the last two a token's best
       match is itself: `attend_to_self=False` forbids it.
@@ -102,26 +111,51 @@ class Attention(nn.Module):
         bias: Tensor | None = None,
         past: int | Tensor = 0,
         cache: Cache | None = None,
+        segments: Tensor | None = None,
+        second: SecondStream | None = None,
         backend: Backend = eager_attention,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None] | tuple[Tensor, Tensor | None, Tensor]:
         """[B, N, hidden] (and source [B, S, hidden]) -> [B, N, hidden] and, where the backend has them, the weights.
 
         `mask` is a padding mask [B, S], or boolean and broadcasts to [B, H, N, keys]; without one the layer's own
         pattern and causality hold. `positions` [B, N] count from 0 where none are given. `rotation` and `bias`
         [1, H, N, keys] are those of a position that the layers of a model share; `past` tokens are in the cache, which
-        holds mapped keys.
+        holds mapped keys. `segments` [B, N] are token types, for a position that tells them apart. With a `second`
+        stream its outputs [B, P, hidden] come third.
         """
         positions = past + count_positions(states) if positions is None else positions
         if mask is None or mask.ndim == 2:
             mask = self.own_mask(states, source, mask)
         rotation = self.position.rotation(positions) if rotation is None and source is None else rotation
-        query = self.split_heads(self.q_proj(states))
-        query = query if rotation is None else rotate(query, rotation)
         if source is None:
-            key, value = self.self_keys(states, positions, rotation, cache)
+            key, value = self.self_keys(states, positions, rotation, cache, segments)
         else:
             key, value = self.source_keys(source, cache)
-        mapped_query, scale, distance_width = self.map_query(query, positions)
+        shared = {"rotation": rotation, "bias": bias, "past": past, "backend": backend}
+        output, weights = self.attend(states, key, value, mask, positions, segments, **shared)
+        if second is None:
+            return output, weights
+        states, positions, segments, mask = second
+        return output, weights, self.attend(states, key, value, mask, positions, segments, **shared)[0]
+
+    def attend(
+        self,
+        states: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        positions: Tensor,
+        segments: Tensor | None,
+        *,
+        rotation: tuple[Tensor, Tensor] | None,
+        bias: Tensor | None,
+        past: int | Tensor,
+        backend: Backend,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Outputs [B, N, hidden] of queries at `positions`, from mapped keys and values, and the weights."""
+        query = self.split_heads(self.q_proj(states))
+        query = query if rotation is None else rotate(query, rotation)
+        mapped_query, scale, distance_width = self.map_query(query, positions, segments)
         output, weights = backend(
             self,
             mapped_query,
@@ -135,31 +169,38 @@ class Attention(nn.Module):
         )
         return self.o_proj(output.flatten(-2)), weights
 
-    def map_query(self, query: Tensor, positions: Tensor) -> tuple[Tensor, float, dict[str, int]]:
+    def map_query(
+        self, query: Tensor, positions: Tensor, segments: Tensor | None = None
+    ) -> tuple[Tensor, float, dict[str, int]]:
         """[B, H, N, D] -> the mapped query [B, H, N, M], the factor of its product with mapped keys, and the columns of
         it that are no pairwise scorer's."""
         mapped = self.scorer.map_query(self.position.content_query(query), positions)
-        distance = self.position.map_query(query, positions)
+        distance = self.position.map_query(query, positions, segments)
         if distance is None:
             return mapped, self.scorer.scale, {}
         if isinstance(self.scorer, PairwiseScorer):
             return torch.cat([mapped, distance], dim=-1), self.scorer.scale, {"distance_width": distance.shape[-1]}
         return torch.cat([self.scorer.scale * mapped, distance], dim=-1), 1.0, {}
 
-    def map_key(self, key: Tensor, positions: Tensor) -> Tensor:
+    def map_key(self, key: Tensor, positions: Tensor, segments: Tensor | None = None) -> Tensor:
         """[B, G, N, D] -> [B, G, N, M]."""
         mapped = self.scorer.map_key(key, positions)
-        distance = self.position.map_key(positions, mapped.dtype)
+        distance = self.position.map_key(positions, mapped.dtype, segments)
         if distance is None:
             return mapped
         return torch.cat([mapped, distance.expand(mapped.shape[0], -1, -1, -1)], dim=-1)
 
     def self_keys(
-        self, states: Tensor, positions: Tensor, rotation: tuple[Tensor, Tensor] | None, cache: Cache | None
+        self,
+        states: Tensor,
+        positions: Tensor,
+        rotation: tuple[Tensor, Tensor] | None,
+        cache: Cache | None,
+        segments: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Mapped keys and values of all tokens so far, [B, G, keys, M] and [B, G, keys, D]."""
         key, value = self.project(states)
-        key = self.map_key(key if rotation is None else rotate(key, rotation), positions)
+        key = self.map_key(key if rotation is None else rotate(key, rotation), positions, segments)
         if cache is None:
             return key, value
         own = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import PreTrainedConfig
 from transformers import initialization as init
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -69,11 +70,14 @@ class Position(nn.Module, ABC):
         """[B, H, Q, head_dim], the query as the scorer sees it."""
         return query
 
-    def map_query(self, query: Tensor, positions: Tensor) -> Tensor | None:
-        """[B, H, Q, head_dim] -> [B, H, Q, M], whose product with the mapped key is a term of the score."""
+    def map_query(self, query: Tensor, positions: Tensor, segments: Tensor | None = None) -> Tensor | None:
+        """[B, H, Q, head_dim] -> [B, H, Q, M], whose product with the mapped key is a term of the score.
+
+        `segments` [B, Q] are the token types, for a position that tells them apart.
+        """
         return None
 
-    def map_key(self, positions: Tensor, dtype: torch.dtype) -> Tensor | None:
+    def map_key(self, positions: Tensor, dtype: torch.dtype, segments: Tensor | None = None) -> Tensor | None:
         """[B, K] -> [B, G, K, M]."""
         return None
 
@@ -198,13 +202,13 @@ class Alibi(Position):
     def slopes(self, device: torch.device) -> Tensor:
         return 2.0 ** (-8.0 / self.num_heads * torch.arange(1, self.num_heads + 1, device=device))
 
-    def map_query(self, query: Tensor, positions: Tensor) -> Tensor | None:
+    def map_query(self, query: Tensor, positions: Tensor, segments: Tensor | None = None) -> Tensor | None:
         if not self.causal:
             return None
         slope = self.slopes(query.device)[:, None, None]
         return torch.cat([256 * slope, slope], dim=-1).to(query.dtype).expand(*query.shape[:-1], 2)
 
-    def map_key(self, positions: Tensor, dtype: torch.dtype) -> Tensor | None:
+    def map_key(self, positions: Tensor, dtype: torch.dtype, segments: Tensor | None = None) -> Tensor | None:
         if not self.causal:
             return None
         # Two columns: half precision holds no position above 256 exactly.
@@ -261,20 +265,30 @@ class TransformerXL(Position):
     with u, v [d] per head, W_R [width, d] per head and ω the frequencies of the sinusoids of `width`, the head width
     where it is not given. As R_(i-j) is R_j turned by i, the term is a product of a map of the query at i and R_j.
     W_R starts from N(0, 1/width), u and v at 0.
+
+    With `segments` kinds of token types, which side of them a key is on counts too (Yang 2019, section 2.5):
+
+    score(i, j) += (q_i + t) · e / √d,  e = e_same or e_other per head, as the types of i and j are the same or not
+
+    Without token types that term is 0. t starts at 0, both e from N(0, 1/d).
     """
 
     acts_on_scores = True
     needs_comparison = True
     per_layer = True
 
-    def __init__(self, *, width: int | None = None, **shape: Any) -> None:
+    def __init__(self, *, width: int | None = None, segments: int = 0, **shape: Any) -> None:
         super().__init__(**shape)
+        self.segments = segments
         self.width = self.head_dim + self.head_dim % 2 if width is None else width
         if self.width % 2:
             raise UsageError(f"position 'transformer_xl' has pairs of waves, and width {self.width} is odd")
         self.content_prior = nn.Parameter(torch.empty(self.num_heads, self.head_dim))
         self.distance_prior = nn.Parameter(torch.empty(self.num_heads, self.head_dim))
         self.weight = nn.Parameter(torch.empty(self.num_heads, self.width, self.head_dim))
+        if segments:
+            self.segment_prior = nn.Parameter(torch.empty(self.num_heads, self.head_dim))
+            self.segment_weight = nn.Parameter(torch.empty(2, self.num_heads, self.head_dim))  # same, other
         self.reset_parameters()
 
     @torch.no_grad()
@@ -282,22 +296,40 @@ class TransformerXL(Position):
         init.zeros_(self.content_prior)
         init.zeros_(self.distance_prior)
         init.normal_(self.weight, std=self.width**-0.5)
+        if self.segments:
+            init.zeros_(self.segment_prior)
+            init.normal_(self.segment_weight, std=self.head_dim**-0.5)
 
     def content_query(self, query: Tensor) -> Tensor:
         return query + self.content_prior[:, None]
 
-    def map_query(self, query: Tensor, positions: Tensor) -> Tensor:
+    def map_query(self, query: Tensor, positions: Tensor, segments: Tensor | None = None) -> Tensor:
         wish = (query + self.distance_prior[:, None]) @ self.weight.transpose(-1, -2) * self.head_dim**-0.5
         of_sine, of_cosine = wish.chunk(2, dim=-1)
         sine, cosine = self.waves(positions)
         # sin((i-j)ω) = sin(iω)cos(jω) - cos(iω)sin(jω) and cos((i-j)ω) = cos(iω)cos(jω) + sin(iω)sin(jω)
         on_sine = of_cosine * sine - of_sine * cosine
         on_cosine = of_sine * sine + of_cosine * cosine
-        return torch.cat([on_sine, on_cosine], dim=-1).to(query.dtype)
+        columns = [on_sine, on_cosine]
+        if self.segments:
+            columns.append(self.map_segments(query, segments))
+        return torch.cat(columns, dim=-1).to(query.dtype)
 
-    def map_key(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
-        waves = torch.cat(self.waves(positions), dim=-1).to(dtype)
-        return waves.expand(-1, self.num_key_value_heads, -1, -1)
+    def map_segments(self, query: Tensor, segments: Tensor | None) -> Tensor:
+        """The term of each key's possible type, [B, H, Q, segments]."""
+        if segments is None:
+            return query.new_zeros(*query.shape[:-1], self.segments)
+        scores = (query + self.segment_prior[:, None]) @ self.segment_weight.permute(1, 2, 0) * self.head_dim**-0.5
+        same, other = scores.split(1, dim=-1)
+        return torch.where(F.one_hot(segments, self.segments)[:, None].bool(), same, other)
+
+    def map_key(self, positions: Tensor, dtype: torch.dtype, segments: Tensor | None = None) -> Tensor:
+        columns = torch.cat(self.waves(positions), dim=-1).to(dtype)
+        if self.segments:
+            given = positions.new_zeros(positions.shape) if segments is None else segments
+            kinds = F.one_hot(given, self.segments)[:, None].to(dtype)
+            columns = torch.cat([columns.expand(len(kinds), -1, -1, -1), kinds], dim=-1)
+        return columns.expand(-1, self.num_key_value_heads, -1, -1)
 
     def waves(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """sin(iω) and cos(iω), [B, 1, N, width / 2]."""
