@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from attnkit.attention import Attention, PairwiseScorer, Scorer, scorers
+from attnkit.attention import Attention, Scorer, scorers
 from attnkit.attention.backends import BACKENDS, FASTEST_FIRST, eager_attention, obstacle
 from attnkit.attention.normalizers import normalizers
 from attnkit.attention.patterns import patterns
@@ -88,7 +88,8 @@ def sample_states(dtype: torch.dtype = torch.float64) -> Tensor:
 
 def backends_of(name: str) -> dict[str, Callable[..., Any]]:
     """The backends that run on a CPU with gradients and take this scorer, eager first."""
-    parts = {"scorer": scorers[name], "normalizer": normalizers["softmax"], "pattern": patterns["full"]}
+    parts: dict[str, Any] = {"scorer": scorers[name]}
+    parts |= {"normalizer": normalizers["softmax"], "pattern": patterns["full"]}
     others = [backend for backend in FASTEST_FIRST if backend != "eager" and obstacle(backend, **parts) is None]
     return {"eager": eager_attention} | {backend: BACKENDS[backend] for backend in others}
 
@@ -181,7 +182,7 @@ def graph_is_whole(name: str, options: dict[str, Any]) -> None:
 
 def build_model(**fields: Any) -> AttnKitForCausalLM:
     torch.manual_seed(0)
-    sizes = {"vocab_size": 40, "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes: dict[str, Any] = {"vocab_size": 40, "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = AttnKitConfig(**sizes, num_key_value_heads=2, max_position_embeddings=32, pad_token_id=0, **fields)
     return shaken(AttnKitForCausalLM(config).double()).eval()
 
@@ -196,10 +197,12 @@ def cache_equals_one_pass(**fields: Any) -> None:
     model, ids = build_model(**fields), sample_ids()
     expected = model(ids, use_cache=False).logits
     for pieces in ([1] * ids.shape[1], [6, 5]):
-        cache, logits = None, []
+        cache: Any = None
+        logits: list[Tensor] = []
         for piece in ids.split(pieces, dim=1):
             outputs = model(piece, cache=cache, use_cache=True)
-            cache, logits = outputs.cache, [*logits, outputs.logits]
+            cache = outputs.cache
+            logits.append(outputs.logits)
         same(torch.cat(logits, dim=1), expected, f"{fields}: decoding with a cache")
 
 
@@ -259,4 +262,4 @@ MODEL_LAWS = (
     generation_equals_forward,
 )
 
-__all__ = ["PairwiseScorer", "check_scorer"]
+__all__ = ["check_scorer"]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attnkit.attention.normalizers import masked_softmax
-from attnkit.attention.scorers import scorers
+from attnkit.attention.scorers.distance import Gaussian
 from attnkit.errors import UsageError
 
 
@@ -23,12 +23,13 @@ def kernel_regression(x_query: Tensor, x_key: Tensor, y: Tensor, width: float | 
 
 
 def kernel_scores(x_query: Tensor, x_key: Tensor, y: Tensor, width: float | Tensor) -> Tensor:
+    """The exponents of the kernel, [Q, K]."""
     query, key = (points[:, None] if points.ndim == 1 else points for points in (x_query, x_key))
     if query.shape[1] != key.shape[1] or key.shape[0] != y.shape[0]:
         raise UsageError(
             f"x_query {tuple(x_query.shape)}, x_key {tuple(x_key.shape)} and y {tuple(y.shape)} do not fit"
         )
-    scorer = scorers["gaussian"](num_heads=1, head_dim=key.shape[1], max_positions=1, width="fixed", initial_width=1.0)
+    scorer = Gaussian(num_heads=1, head_dim=key.shape[1], max_positions=1, width="fixed", initial_width=1.0)
     return scorer((width * query)[None, None], (width * key)[None, None])[0, 0]
 
 

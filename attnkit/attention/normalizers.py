@@ -21,7 +21,8 @@ class Normalizer(nn.Module, ABC):
     """Adding a number to all scores of a query leaves its weights as they are."""
 
     fused: bool = False
-    """The weights are those of softmax, over the keys and at most one extra key without a value: fused kernels have them."""
+    """The weights are those of softmax over the keys and at most one extra key without a value: fused kernels have
+    them."""
 
     def __init__(self, *, num_heads: int) -> None:
         super().__init__()
@@ -69,7 +70,7 @@ class Softmax1(Normalizer):
 
 @normalizers.register("sink")
 class Sink(Normalizer):
-    """weight_ij = exp(s_ij) / (exp(z_h) + Σ_k exp(s_ik)) with a learned z per head, started at 0 (OpenAI 2025, gpt-oss)."""
+    """weight_ij = exp(s_ij) / (exp(z_h) + Σ_k exp(s_ik)), z per head learned from 0 on (OpenAI 2025, gpt-oss)."""
 
     cancels_query_term = False
     fused = True
@@ -137,7 +138,8 @@ class Entmax15(Normalizer):
 
 @normalizers.register("sigmoid")
 class Sigmoid(Normalizer):
-    """weight_ij = σ(s_ij - log n_i), n_i the number of keys that query i may meet (Ramapuram 2024): keys do not compete."""
+    """weight_ij = σ(s_ij - log n_i), n_i the number of keys that query i may meet: keys do not compete (Ramapuram
+    2024)."""
 
     cancels_query_term = False
 
@@ -267,6 +269,7 @@ def softmax_with_sink(scores: Tensor, allowed: Tensor | None, sink: Tensor) -> T
 
 
 def keep_allowed(weights: Tensor, allowed: Tensor | None) -> Tensor:
+    """Weights, 0 where query and key may not meet."""
     return weights if allowed is None else weights * allowed
 
 

@@ -156,7 +156,7 @@ class TiledAttention(torch.autograd.Function):
         value: Tensor,
         bias: Tensor | None,
         sink: Tensor | None,
-        *parameters: Tensor,
+        *parameters: Tensor,  # those of the plan, named here for autograd
     ) -> Tensor:
         lowest = torch.finfo(query.dtype).min
         highest = query.new_full((*query.shape[:-1], 1), lowest) if sink is None else sink.clone()

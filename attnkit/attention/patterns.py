@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from transformers.masking_utils import AttentionMaskInterface, and_masks, causal
 from attnkit.errors import UsageError
 from attnkit.registry import Registry
 
-MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+MaskFunction = Callable[..., Any]  # (batch, head, query, key) indices that broadcast -> bool
 
 MASKS = AttentionMaskInterface()
 MASKS["eager"] = sdpa_mask  # booleans, as for sdpa: a sum of very negative numbers could not tell an empty row
@@ -43,6 +44,7 @@ patterns: Registry[Pattern] = Registry("pattern")
 
 
 def positive(**options: int) -> None:
+    """Refuse options that are less than 1."""
     for name, value in options.items():
         if value < 1:
             raise UsageError(f"pattern option {name} must be at least 1, not {value}")
@@ -79,7 +81,7 @@ class SlidingWindow(Pattern):
 
 @patterns.register("banded")
 class Banded(Pattern):
-    """-after <= i - j < before: a band that need not be symmetric (Child 2019; with full layers in turn: Brown 2020)."""
+    """-after <= i - j < before: a band that need not be symmetric (Child 2019; in turn with full layers Brown 2020)."""
 
     def __init__(self, *, before: int = 128, after: int = 0) -> None:
         super().__init__()
@@ -272,9 +274,9 @@ def build_mask(
 ) -> Tensor | None:
     """The mask of a layer in the form that `backend` takes.
 
-    states [B, N, D] are the queries' tokens, `position_ids` [B, N] theirs where rows are packed; `attention_mask` is the
-    usual padding mask [B, keys], or a mask [B, H, Q, K] that is used as it is; `num_keys` is for cross attention. None
-    where the backend's own causal flag, or no mask at all, says the same.
+    states [B, N, D] are the queries' tokens, `position_ids` [B, N] theirs where rows are packed; `attention_mask` is
+    the usual padding mask [B, keys], or a mask [B, H, Q, K] that is used as it is; `num_keys` is for cross attention.
+    None where the backend's own causal flag, or no mask at all, says the same.
     """
     if attention_mask is not None and attention_mask.ndim == 4:
         return attention_mask

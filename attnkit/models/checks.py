@@ -25,6 +25,7 @@ def check(config: Any) -> None:
 
 
 def shape_problems(config: Any) -> Iterator[str]:
+    """Sizes that cannot be, and fields that do not go with the architecture."""
     for key in COUNTS:
         if getattr(config, key) is not None and getattr(config, key) < 1:
             yield f"{key} must be at least 1, not {getattr(config, key)}"
@@ -57,6 +58,8 @@ def shape_problems(config: Any) -> Iterator[str]:
         yield "parallel_residual has no place for norm_position 'post': the parts of a block are summed"
     if config.position_counting == "unpadded" and config.pad_token_id is None:
         yield "position_counting 'unpadded' needs a pad_token_id"
+    if config.two_stream and (config.architecture != "encoder" or config.position != "transformer_xl"):
+        yield "two_stream is for architecture 'encoder' with position 'transformer_xl'"
     if config.cross_scorer is not None and not config.is_encoder_decoder:
         yield f"cross_scorer is for architecture 'encoder-decoder', not {config.architecture!r}"
     if config.cross_scorer is None and config.cross_scorer_options is not None:
@@ -101,6 +104,7 @@ def problems_of_part(
 
 
 def option_problems(part: type, key: str, value: Any) -> Iterator[str]:
+    """What is wrong with one option of one part."""
     hints = option_types(part)
     if key not in hints:
         yield f"{part.__qualname__} takes no option {key!r}: {nearest(key, hints) if hints else '(it takes none)'}"
@@ -111,12 +115,13 @@ def option_problems(part: type, key: str, value: Any) -> Iterator[str]:
 
 def option_types(part: type) -> dict[str, Any]:
     """The options of a part with their types: the named arguments of its constructor that are no shapes."""
-    named = [p.name for p in inspect.signature(part.__init__).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    hints = get_type_hints(part.__init__)
+    named = [p.name for p in inspect.signature(part).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    hints = get_type_hints(next(vars(cls)["__init__"] for cls in part.__mro__ if "__init__" in vars(cls)))
     return {name: hints.get(name, Any) for name in named if name not in SHAPE}
 
 
 def fits(value: Any, hint: Any) -> bool:
+    """Whether a value from a YAML file is of the type that a constructor asks for."""
     if hint is Any:
         return True
     if get_origin(hint) is Literal:
@@ -129,6 +134,7 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def choices(hint: Any) -> list[str]:
+    """The values that a type allows, or its name where they are too many."""
     if get_origin(hint) is Literal:
         return list(get_args(hint))
     return [choice for part in get_args(hint) for choice in choices(part)] or [getattr(hint, "__name__", str(hint))]
@@ -140,13 +146,13 @@ def combination_problems(config: Any) -> Iterator[str]:
     for name, _ in config.own_scorers():
         if scorers[name].knows_order and position.acts_on_scores:
             yield (
-                f"order enters twice: scorer {name!r} knows where a key stands, and position {config.position!r} says it "
-                "again; use position 'none', 'learned' or 'sinusoidal'"
+                f"order enters twice: scorer {name!r} knows where a key stands, and position {config.position!r} says "
+                "it again; use position 'none', 'learned' or 'sinusoidal'"
             )
         elif position.needs_comparison and not scorers[name].compares:
             yield (
-                f"position {config.position!r} works through the comparison of query and key, and scorer {name!r} makes "
-                "none; use another position"
+                f"position {config.position!r} works through the comparison of query and key, and scorer {name!r} "
+                "makes none; use another position"
             )
     if config._attn_implementation is not None:
         yield from backend_problems(config, config._attn_implementation)

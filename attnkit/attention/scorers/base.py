@@ -5,6 +5,7 @@ width.
 """
 
 from abc import ABC
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -81,7 +82,8 @@ class Scorer(nn.Module, ABC):
             return torch.func.functional_call(PairModule(self), named, (query, key))
 
         _, backward = torch.func.vjp(pair, parameters, mapped_query, mapped_key)
-        of_parameters, of_query, of_key = backward(gradient)
+        gradients: Any = backward(gradient)
+        of_parameters, of_query, of_key = gradients
         return of_query, of_key, of_parameters
 
     def forward(
@@ -91,7 +93,7 @@ class Scorer(nn.Module, ABC):
         query_positions: Tensor | None = None,
         key_positions: Tensor | None = None,
     ) -> Tensor:
-        """The definition: [B, H, Q, D] and [B, G, K, D] -> [B, H, Q, K]. Positions count from 0 where none are given."""
+        """The definition: [B, H, Q, D] and [B, G, K, D] -> [B, H, Q, K]. Positions count from 0 if none are given."""
         query_positions = (
             count_positions(query) if query_positions is None else query_positions.reshape(-1, query.shape[2])
         )
