@@ -66,6 +66,13 @@ VERBS = {
         recipe=("attnkit.recipes.evaluate", "evaluate"),
         takes_path=True,
     ),
+    "summary": Verb(
+        summary="show what finished runs have reached",
+        usage="RUN_OR_FOLDER_OF_RUNS",
+        run=("attnkit.recipes.summary", "SummaryRun"),
+        recipe=("attnkit.recipes.summary", "summarize_runs"),
+        takes_path=True,
+    ),
 }
 
 

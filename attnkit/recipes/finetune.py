@@ -174,6 +174,7 @@ def summarize(prepared: Prepared, result: TrainResult, *, figures: dict[str, flo
         "seconds": round(result.seconds, 1),
         "held_out": figures,
         "baseline": task.baseline(),
+        "guess": task.guess,
         "loss_curve": str(prepared.folder / LOSS_CURVE),
     }
 
@@ -183,7 +184,7 @@ def say(summary: dict[str, Any]) -> str:
     kind = f"{summary['scorer']} scorer, " if summary["scorer"] else ""
     examples, baseline = summary["examples"], summary["baseline"]
     figures = ", ".join(
-        f"{name} {value:.4f}" + (f" (reading nothing: {baseline[name]:.4f})" if name in baseline else "")
+        f"{name} {value:.4f}" + (f" ({summary['guess']}: {baseline[name]:.4f})" if name in baseline else "")
         for name, value in summary["held_out"].items()
     )
     lines = {

@@ -38,6 +38,9 @@ class Task(ABC):
     auto_class: ClassVar[Any]
     """The Auto class of the head, e.g. `AutoModelForSequenceClassification`."""
 
+    guess: ClassVar[str]
+    """What the baseline predicts, in a few words, e.g. "majority class"."""
+
     train: Dataset
     held_out: Dataset
 

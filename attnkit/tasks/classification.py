@@ -25,6 +25,7 @@ class Classification(Task):
     """
 
     auto_class = AutoModelForSequenceClassification
+    guess = "majority class"
 
     def __init__(self, task: TaskConfig, *, data: DataConfig) -> None:
         columns = {
@@ -79,7 +80,7 @@ class Classification(Task):
         return metrics
 
     def baseline(self) -> dict[str, float]:
-        """The class that most training examples have, guessed for every held-out example."""
+        """Every held-out example is taken for the class that most training examples have."""
         ((majority, _),) = Counter(self.numbers(self.train)).most_common(1)
         return self.score([(majority, label) for label in self.numbers(self.held_out)])
 

@@ -1,0 +1,55 @@
+"""What finished runs have reached, side by side."""
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attnkit.errors import UsageError
+from attnkit.recipes import finetune, pretrain
+from attnkit.recipes.folder import SUMMARY
+
+
+@dataclass(kw_only=True)
+class SummaryRun:
+    """Which runs are shown."""
+
+    path: str
+    """The folder of a run, or a folder that holds several."""
+
+
+def summarize_runs(run: SummaryRun) -> str:
+    """Each run below a folder in its own words, then the fine-tuned ones of one task in a table.
+
+    Raises `UsageError` if no run below the folder has finished.
+    """
+    files = sorted(Path(run.path).expanduser().rglob(SUMMARY))
+    if not files:
+        raise UsageError(f"{run.path}: no finished run is in this folder: there is no {SUMMARY}")
+    summaries = {file.parent: json.loads(file.read_text(encoding="utf-8")) for file in files}
+    pretrained = {folder: summary for folder, summary in summaries.items() if "task" not in summary}
+    finetuned = {folder: summary for folder, summary in summaries.items() if "task" in summary}
+    blocks = [f"{folder}\n{indent(pretrain.say(summary))}" for folder, summary in pretrained.items()]
+    blocks += [f"{folder}\n{indent(finetune.say(summary))}" for folder, summary in finetuned.items()]
+    tasks: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for summary in finetuned.values():
+        tasks[summary["task"], summary["predicts"]].append(summary)
+    blocks += [table(f"{task}, {predicts}", rows) for (task, predicts), rows in tasks.items() if len(rows) > 1]
+    return "\n\n".join(blocks)
+
+
+def table(title: str, summaries: list[dict[str, Any]]) -> str:
+    """The metrics of runs of one task, a line each, above those of a guess that reads no text."""
+    names = list(summaries[0]["baseline"])
+    lines = {f"  from {it['started_from'] or 'random weights'}": it["held_out"] for it in summaries}
+    lines[f"  {summaries[0]['guess']}"] = summaries[0]["baseline"]
+    width = max(map(len, [title, *lines]))
+    head = title.ljust(width) + "".join(f"{name:>12}" for name in names)
+    body = [label.ljust(width) + "".join(f"{values[name]:>12.4f}" for name in names) for label, values in lines.items()]
+    return "\n".join([head, *body])
+
+
+def indent(text: str) -> str:
+    """Text two columns to the right."""
+    return "\n".join(f"  {line}" for line in text.splitlines())

@@ -1,0 +1,185 @@
+"""Fine-tuning from the command line to a folder that `pipeline` runs, and what the command refuses."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    pipeline,
+)
+
+import attnkit
+from attnkit.cli import main
+from attnkit.config.load import load
+from attnkit.config.runs import FinetuneRun
+from attnkit.data.tokenizer import TokenizerConfig, train_tokenizer
+
+ROOT = Path(__file__).parents[2]
+SENTENCES = [f"{opening} {noun} {verb}" for opening in ("the", "a", "this") for noun in "xyz" for verb in ("is", "was")]
+TEXTS = {label: [f"{text} {word}" for text in SENTENCES] for label, word in {"pos": "good", "neg": "bad"}.items()}
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("examples") / "reviews.csv"
+    rows = [f"{text},{label}" for label, texts in TEXTS.items() for text in texts]
+    path.write_text("\n".join(["text,label", *rows]) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pretrained models of three kinds, each with its tokenizer: ours, an encoder and a decoder of transformers."""
+    folder = tmp_path_factory.mktemp("saved")
+    tokenizer = train_tokenizer([text for texts in TEXTS.values() for text in texts], TokenizerConfig(vocab_size=280))
+    size = {"vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    special = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 2}
+    models = {
+        "attnkit": attnkit.AttnKitForCausalLM(attnkit.AttnKitConfig(**size, **special, scorer="multiplicative")),
+        "bert": BertForMaskedLM(BertConfig(**size, intermediate_size=32, pad_token_id=0)),
+        "gpt2": GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2, n_positions=64)),
+    }
+    for name, model in models.items():
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    bare = AutoTokenizer.from_pretrained(folder / "gpt2", pad_token=None)
+    bare.save_pretrained(folder / "gpt2")
+    return folder
+
+
+def finetune(examples: Path, output: Path, *flags: object) -> int:
+    return main(
+        [
+            "finetune",
+            *("--data.source", str(examples), "--data.held_out_fraction", "0.3", "--data.sequence_length", "32"),
+            *("--training.output_dir", str(output), "--training.max_steps", "30", "--training.eval_steps", "15"),
+            *("--training.learning_rate", "1e-2", "--training.warmup_steps", "3", "--tracking.progress", "false"),
+            *map(str, flags),
+        ]
+    )
+
+
+def read_summary(output: Path) -> dict:
+    return json.loads((output / "summary.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", ["attnkit", "bert", "gpt2"])
+def test_any_saved_model_learns_the_task_and_runs_in_a_pipeline(
+    saved: Path, examples: Path, tmp_path: Path, name: str
+) -> None:
+    assert finetune(examples, tmp_path, "--model.path", saved / name) == 0
+    summary = read_summary(tmp_path)
+    assert summary["held_out"]["accuracy"] == summary["held_out"]["macro_f1"] == 1.0
+    assert summary["baseline"]["accuracy"] == pytest.approx(0.5, abs=0.1)
+    assert summary["started_from"] == str(saved / name)
+    assert (tmp_path / "loss.png").stat().st_size > 1000
+    classify = pipeline("text-classification", model=str(tmp_path / "model"))
+    said = classify(["the x is good", "this y was bad"], batch_size=2)
+    assert [answer["label"] for answer in said] == ["pos", "neg"]
+
+
+def test_the_saved_folder_gives_the_reported_accuracy(saved: Path, examples: Path, tmp_path: Path) -> None:
+    flags = ("--model.path", saved / "attnkit", "--training.max_steps", 4, "--training.warmup_steps", 1)
+    assert finetune(examples, tmp_path, *flags) == 0
+    run = load(FinetuneRun, ["--config", str(tmp_path / "config.yaml")])
+    held_out = attnkit.tasks["classification"](run.task, data=run.data).held_out
+    classify = pipeline("text-classification", model=str(tmp_path / "model"))
+    answers = [answer["label"] for answer in classify(held_out["text"][:])]
+    right = sum(map(str.__eq__, answers, held_out["label"][:])) / len(answers)
+    assert read_summary(tmp_path)["held_out"]["accuracy"] == right
+
+
+def test_without_a_path_weights_are_random_and_the_tokenizer_is_trained(examples: Path, tmp_path: Path) -> None:
+    flags = ["--tokenizer.vocab_size", 280, "--model.hidden_size", 16, "--model.num_hidden_layers", 1]
+    assert finetune(examples, tmp_path, *flags, "--model.architecture", "encoder", "--model.scorer", "cosine") == 0
+    summary = read_summary(tmp_path)
+    assert (summary["started_from"], summary["scorer"]) == (None, "cosine")
+    assert len(AutoTokenizer.from_pretrained(tmp_path / "model")) == 280
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
+    assert model.config.label2id == {"neg": 0, "pos": 1}
+
+
+def test_the_same_run_gives_the_same_model(saved: Path, examples: Path, tmp_path: Path) -> None:
+    for name in "ab":
+        finetune(examples, tmp_path / name, "--model.path", saved / "attnkit", "--training.max_steps", 5)
+    states = [
+        AutoModelForSequenceClassification.from_pretrained(tmp_path / name / "model").state_dict() for name in "ab"
+    ]
+    for key, tensor in states[0].items():
+        torch.testing.assert_close(tensor, states[1][key], rtol=0, atol=0)
+
+
+def test_a_saved_config_repeats_the_run(saved: Path, examples: Path, tmp_path: Path) -> None:
+    finetune(examples, tmp_path / "a", "--model.path", saved / "attnkit", "--training.max_steps", 4)
+    again = ["finetune", "--config", str(tmp_path / "a" / "config.yaml"), "--training.output_dir", str(tmp_path / "b")]
+    assert main(again) == 0
+    assert read_summary(tmp_path / "a")["held_out"] == read_summary(tmp_path / "b")["held_out"]
+
+
+def test_two_processes_score_each_row_once(saved: Path, examples: Path, tmp_path: Path) -> None:
+    flags = ["--model.path", saved / "attnkit", "--training.max_steps", 4, "--training.warmup_steps", 1]
+    assert finetune(examples, tmp_path / "one", *flags, "--training.per_device_batch_size", 6) == 0
+    command = [
+        *(sys.executable, "-m", "accelerate.commands.launch"),
+        *("--config_file", ROOT / "configs" / "accelerate" / "two_processes_cpu.yaml"),
+        *(ROOT / "finetune" / "classification.py", "--config", tmp_path / "one" / "config.yaml"),
+        *("--training.output_dir", tmp_path / "two", "--training.per_device_batch_size", "3"),
+    ]
+    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    one, two = read_summary(tmp_path / "one"), read_summary(tmp_path / "two")
+    assert one["tokens_seen"] == two["tokens_seen"]
+    assert two["held_out"]["accuracy"] == one["held_out"]["accuracy"]
+    assert two["held_out"]["loss"] == pytest.approx(one["held_out"]["loss"], rel=1e-4)  # float32 sums in another order
+
+
+def test_an_interrupted_run_goes_on_with_the_same_examples_only(
+    saved: Path, examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--model.path", saved / "attnkit", "--training.max_steps", 6, "--training.save_steps", 3]
+    assert finetune(examples, tmp_path, *flags) == 0
+    assert finetune(examples, tmp_path, *flags) == 2
+    assert "already holds a run" in capsys.readouterr().err
+    assert finetune(examples, tmp_path, *flags, "--data.seed", 1, "--resume") == 2
+    assert "data.seed was 0 and is 1" in capsys.readouterr().err
+    assert finetune(examples, tmp_path, *flags, "--resume") == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--task.name", "clasification"], "unknown task 'clasification': did you mean 'classification'"),
+        (["--task.label_column", "stars"], "has no column 'stars' (columns: 'text', 'label'); name it with task.label"),
+        (["--model.path", "nowhere/at/all"], "nowhere/at/all"),
+        (["--training.best_metric", "f1"], "training.best_metric: this run has no metric 'f1'"),
+        (["--data.sequence_length", 200], "data.sequence_length: 200 is more than model.max_position_embeddings: 64"),
+    ],
+)
+def test_mistakes_are_one_line(
+    saved: Path, examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list, message: str
+) -> None:
+    assert finetune(examples, tmp_path / "run", "--model.path", saved / "gpt2", *flags) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("attnkit: error: ")
+    assert message in line
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_a_tokenizer_that_cannot_pad(
+    saved: Path, examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    AutoTokenizer.from_pretrained(saved / "gpt2", eos_token=None).save_pretrained(tmp_path / "tokenizer")
+    flags = ["--model.path", saved / "gpt2", "--tokenizer.path", tmp_path / "tokenizer"]
+    assert finetune(examples, tmp_path / "run", *flags) == 2
+    assert "has no pad_token and no eos_token to pad with" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
