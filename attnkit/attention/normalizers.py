@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import initialization as init
 
+from attnkit.errors import UsageError
 from attnkit.registry import Registry
 
 
@@ -238,7 +239,10 @@ class Stochastic(Normalizer):
 
     def policy_loss(self, row_loss: Tensor) -> Tensor:
         """The loss that teaches the last draw, from the losses [B] that followed it."""
-        assert self.log_probability is not None, "policy_loss() follows a training pass"
+        if self.log_probability is None or not self.log_probability.requires_grad:
+            raise UsageError(
+                "normalizer 'stochastic' learns from the draws of the pass before its loss, with gradients"
+            )
         reward = row_loss.detach()
         baseline = torch.where(self.has_baseline, self.baseline, reward.mean())
         loss = ((reward - baseline) * self.log_probability - self.entropy_bonus * self.entropy).mean()

@@ -4,6 +4,8 @@ Shapes: B batch, N tokens, S source tokens.
 """
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,11 +21,14 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from attnkit.attention import Attention, Normalizer, Pattern, Position, Scorer, positions
 from attnkit.attention.backends import BACKENDS as ALL_ATTENTION_FUNCTIONS
 from attnkit.attention.backends import FASTEST_FIRST, eager_attention
+from attnkit.attention.layer import SecondStream
+from attnkit.attention.normalizers import Stochastic
 from attnkit.attention.patterns import build_mask, find_documents
 from attnkit.errors import UsageError
 from attnkit.models.blocks import Block, build_norm
 from attnkit.models.checks import backend_problems, common_backend, obstacles
 from attnkit.models.configuration_attnkit import AttnKitConfig
+from attnkit.models.two_streams import permute, rows_of, see_self, targets_of
 
 logger = logging.getLogger(__name__)
 renamed_cache = deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
@@ -62,11 +67,42 @@ class AttnKitPreTrainedModel(PreTrainedModel):
             raise UsageError("; ".join(dict.fromkeys(problems)))
         return super().get_correct_attn_implementation(requested_attention, is_init_check)
 
+    @property
+    def loss_function(self) -> Callable[..., Tensor]:
+        """The loss of the head, with what teaches the draws of a stochastic normalizer added to it."""
+        loss = super().loss_function
+        draws = [module for module in self.modules() if isinstance(module, Stochastic) and module.training]
+        return partial(loss_with_policy, loss, draws) if draws else loss
+
+    @loss_function.setter
+    def loss_function(self, value: Callable[..., Tensor]) -> None:
+        self._loss_function = value
+
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, Scorer | Position | Normalizer | Pattern):
             module.reset_parameters()
         else:
             super()._init_weights(module)
+
+
+def loss_with_policy(loss: Callable[..., Tensor], draws: list[Stochastic], *args: Any, **kwargs: Any) -> Tensor:
+    """The loss of a batch, and for each drawing normalizer its policy loss from the loss of each row."""
+
+    def of_row(value: Any, row: int) -> Any:
+        return value[row : row + 1] if isinstance(value, Tensor) and value.ndim else value
+
+    batch_size = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.ndim).shape[0]
+    per_row = {name: value for name, value in kwargs.items() if name != "num_items_in_batch"}
+    with torch.no_grad():
+        row_losses = [
+            loss(
+                *(of_row(value, row) for value in args), **{name: of_row(value, row) for name, value in per_row.items()}
+            )
+            for row in range(batch_size)
+        ]
+        row_loss = torch.stack(row_losses)
+        row_loss = torch.where(row_loss.isnan(), row_loss.nanmean(), row_loss)  # a row without labels has no loss
+    return sum((draw.policy_loss(row_loss) for draw in draws), start=loss(*args, **kwargs))
 
 
 class Embeddings(nn.Module):
@@ -87,6 +123,7 @@ class Embeddings(nn.Module):
             causal=causal,
             **({} if per_layer else config.position_options or {}),
         )
+        self.relative_types = bool((config.position_options or {}).get("segments"))  # they enter in the score
         self.scale = config.embedding_scale
         self.norm = build_norm(config) if config.embedding_norm else None
         self.dropout = nn.Dropout(config.embedding_dropout)
@@ -98,7 +135,7 @@ class Embeddings(nn.Module):
         if self.types is not None:
             types = torch.zeros_like(position_ids) if token_type_ids is None else token_type_ids
             states = states + self.types(types)
-        elif token_type_ids is not None and token_type_ids.any():
+        elif token_type_ids is not None and token_type_ids.any() and not self.relative_types:
             raise UsageError("the model has no token types: set type_vocab_size, or leave token_type_ids away")
         order = self.position.embed(position_ids)
         if order is not None:
@@ -126,11 +163,15 @@ class Stack(AttnKitPreTrainedModel):
             for layer_idx in range(num_layers)
         )
         self.norm = build_norm(config) if config.final_norm else None
+        if config.two_stream:
+            self.target_start = nn.Parameter(torch.empty(config.hidden_size))  # what a target is before it is known
         self.gradient_checkpointing = False
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
+        if module is self and self.config.two_stream:
+            init.normal_(self.target_start, std=self.config.initializer_range)
         if module is self and self.config.scale_residual_init:
             projections = [projection for layer in self.layers for projection in layer.residual_projections()]
             for projection in projections:
@@ -156,11 +197,16 @@ class Stack(AttnKitPreTrainedModel):
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
         use_cache: bool | None = None,
+        perm_mask: Tensor | None = None,
+        target_mapping: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """`input_ids` [B, N] or `inputs_embeds` [B, N, hidden_size] -> hidden states [B, N, hidden_size].
 
-        Position ids that restart inside a row mark packed documents, which do not attend to each other.
+        Position ids that restart inside a row mark packed documents, which do not attend to each other. With the
+        `target_mapping` [B, P, N] of two streams, whose rows are one-hot, the states are those of the targets
+        [B, P, hidden_size]; `perm_mask` [B, N, N] is 1 where a token or target may not see a token, but tokens see
+        themselves.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
@@ -178,6 +224,17 @@ class Stack(AttnKitPreTrainedModel):
         backend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
         own_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
         masks = self.build_masks(states, attention_mask, own_cache, position_ids, documents)
+        target_masks, second = [None] * len(masks), None
+        if self.config.two_stream:
+            shape = (states.shape[0], states.shape[1], past + states.shape[1])
+            allowed = [permute(mask, perm_mask, shape=shape, device=states.device) for mask in masks]
+            masks = [see_self(each) for each in allowed]
+        elif perm_mask is not None or target_mapping is not None:
+            raise UsageError("perm_mask and target_mapping need a model with two streams: set two_stream true")
+        if target_mapping is not None:
+            places = targets_of(target_mapping)
+            target_masks = [rows_of(each, places) for each in allowed]
+            second = self.start_targets(places, position_ids, token_type_ids)
         source_mask = None
         if self.cross:
             source_mask = build_mask(
@@ -190,10 +247,12 @@ class Stack(AttnKitPreTrainedModel):
         states = self.embeddings(states, position_ids, token_type_ids)
         rotation = self.embeddings.position.rotation(position_ids)
         bias = self.position_bias(states, own_cache, past)
-        for layer, mask in zip(self.layers, masks, strict=True):
+        for layer, mask, target_mask in zip(self.layers, masks, target_masks, strict=True):
             states = layer(
                 states,
                 encoder_hidden_states,
+                None if second is None else second._replace(mask=target_mask),
+                segments=token_type_ids,
                 positions=position_ids.clamp(min=0),
                 rotation=rotation,
                 bias=bias,
@@ -203,9 +262,18 @@ class Stack(AttnKitPreTrainedModel):
                 cache=cache,
                 backend=backend,
             )
+            if second is not None:
+                states, second = states
+        states = states if second is None else second.states
         if self.norm is not None:
             states = self.norm(states)
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=states, cache=cache)
+
+    def start_targets(self, places: Tensor, position_ids: Tensor, token_type_ids: Tensor | None) -> SecondStream:
+        """The second stream before the first layer, for targets at `places` [B, P]."""
+        start = self.embeddings.dropout(self.target_start.expand(*places.shape, -1))
+        segments = None if token_type_ids is None else token_type_ids.gather(1, places)
+        return SecondStream(start, position_ids.expand(len(places), -1).gather(1, places), segments, mask=None)
 
     def build_masks(
         self,

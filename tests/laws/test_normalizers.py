@@ -1,0 +1,126 @@
+"""What single normalizers promise beyond the laws of all."""
+
+import pytest
+import torch
+
+import attnkit
+from attnkit.attention import normalizers
+
+
+def test_sparsemax_is_the_projection_on_the_simplex() -> None:
+    """The nearest point of the simplex, found by bisection on its threshold."""
+    scores = torch.randn(2, 2, 3, 9).double() * 2
+    low, high = scores.amin(-1, keepdim=True) - 1, scores.amax(-1, keepdim=True)
+    for _ in range(80):
+        middle = (low + high) / 2
+        too_much = (scores - middle).clamp(min=0).sum(-1, keepdim=True) > 1
+        low, high = torch.where(too_much, middle, low), torch.where(too_much, high, middle)
+    expected = (scores - low).clamp(min=0)
+    torch.testing.assert_close(normalizers["sparsemax"](num_heads=2)(scores, None), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_entmax15_is_the_root_of_its_condition() -> None:
+    """Σ max(s/2 - τ, 0)² = 1, found by bisection on τ."""
+    scores = torch.randn(2, 2, 3, 9).double() * 2
+    low, high = scores.amin(-1, keepdim=True) / 2 - 1, scores.amax(-1, keepdim=True) / 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        too_much = (scores / 2 - middle).clamp(min=0).square().sum(-1, keepdim=True) > 1
+        low, high = torch.where(too_much, middle, low), torch.where(too_much, high, middle)
+    expected = (scores / 2 - low).clamp(min=0).square()
+    torch.testing.assert_close(normalizers["entmax15"](num_heads=2)(scores, None), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["sparsemax", "entmax15", "softmax1", "sink", "sigmoid"])
+def test_gradients_are_those_of_the_function(name: str) -> None:
+    normalizer = normalizers[name](num_heads=2).double()
+    scores = torch.randn(1, 2, 2, 5).double().requires_grad_()
+    allowed = torch.rand(1, 1, 2, 5) > 0.3
+    allowed[..., 0] = True
+    assert torch.autograd.gradcheck(lambda s: normalizer(s, allowed), scores)
+
+
+def test_gumbel_cools_down_and_its_clock_is_saved() -> None:
+    normalizer = normalizers["gumbel"](num_heads=1, initial_temperature=2.0, final_temperature=0.5, decay=0.1).train()
+    assert normalizer.temperature() == 2.0
+    for _ in range(30):
+        weights = normalizer(torch.randn(1, 1, 2, 4), None)
+    assert normalizer.temperature() == 0.5
+    assert normalizer.state_dict()["num_passes"] == 30
+    assert ((weights - weights.round()).abs() < 1e-6).all()  # straight-through: one-hot in value
+
+
+def test_gumbel_draws_from_softmax() -> None:
+    scores = torch.tensor([0.0, 1.0, 2.0]).view(1, 1, 1, 3).expand(20000, 1, 1, 3)
+    share = normalizers["gumbel"](num_heads=1).train()(scores, None).mean((0, 1, 2))
+    torch.testing.assert_close(share, torch.softmax(scores[0, 0, 0], -1), atol=0.02, rtol=0)
+
+
+def test_hard_passes_the_gradient_of_softmax() -> None:
+    scores = torch.randn(1, 1, 2, 5).requires_grad_()
+    direction = torch.randn(1, 1, 2, 5)
+    (normalizers["hard"](num_heads=1)(scores, None) * direction).sum().backward()
+    expected = torch.autograd.grad((torch.softmax(scores, -1) * direction).sum(), scores)[0]
+    torch.testing.assert_close(scores.grad, expected)
+
+
+def find_the_one_that_matters(*, with_policy: bool) -> float:
+    """Accuracy on rows in which one token of six says the label, at a place that changes; only where a head looks
+    decides, and what it draws has no gradient of its own."""
+    torch.manual_seed(0)
+    config = attnkit.AttnKitConfig(
+        vocab_size=8,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        position="none",
+        normalizer="stochastic",
+        num_labels=2,
+    )
+    model = attnkit.AttnKitForSequenceClassification(config).train()
+    drawing = model.model.decoder.layers[0].attention.normalizer
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+    def sample(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        labels, place = torch.randint(2, (size,)), torch.randint(5, (size,))
+        ids = torch.randint(2, 6, (size, 6)).scatter(1, place[:, None], labels[:, None])
+        return ids.index_fill(1, torch.tensor([5]), 7), labels
+
+    for _ in range(400):
+        ids, labels = sample(64)
+        outputs = model(input_ids=ids, labels=labels)
+        loss = outputs.loss if with_policy else torch.nn.functional.cross_entropy(outputs.logits, labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        drawing.log_probability = None
+    ids, labels = sample(1000)
+    with torch.no_grad():
+        return (model.eval()(input_ids=ids).logits.argmax(-1) == labels).float().mean().item()
+
+
+def test_stochastic_attention_learns_through_the_models_output_alone() -> None:
+    assert find_the_one_that_matters(with_policy=True) > 0.95
+    assert find_the_one_that_matters(with_policy=False) < 0.8
+
+
+def test_stochastic_attention_learns_the_same_with_activation_checkpointing() -> None:
+    gradients = []
+    for checkpointing in (False, True):
+        torch.manual_seed(0)
+        config = attnkit.AttnKitConfig(
+            vocab_size=8, hidden_size=16, num_hidden_layers=2, num_attention_heads=1, normalizer="stochastic"
+        )
+        model = attnkit.AttnKitForCausalLM(config).train()
+        if checkpointing:
+            model.activation_checkpointing_enable()
+        ids = torch.randint(8, (3, 5))
+        model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    for ours, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, expected)
+
+
+def test_a_policy_loss_without_a_pass_before_it_is_an_error() -> None:
+    with pytest.raises(ValueError, match="learns from the draws of the pass before its loss"):
+        normalizers["stochastic"](num_heads=1).policy_loss(torch.ones(2))
