@@ -24,6 +24,7 @@ from attnkit.models.labels import (
 from attnkit.models.language import (
     AttnKitForCausalLM,
     AttnKitForMaskedLM,
+    AttnKitForPermutationLM,
     AttnKitForPreTraining,
     AttnKitForSeq2SeqLM,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "AttnKitForCausalLM",
     "AttnKitForMaskedLM",
     "AttnKitForMultipleChoice",
+    "AttnKitForPermutationLM",
     "AttnKitForPreTraining",
     "AttnKitForQuestionAnswering",
     "AttnKitForSeq2SeqLM",

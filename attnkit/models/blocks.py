@@ -13,6 +13,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from attnkit.attention import Attention, positions
 from attnkit.attention.backends import Backend
+from attnkit.attention.layer import SecondStream
 from attnkit.models.configuration_attnkit import AttnKitConfig
 
 
@@ -125,7 +126,9 @@ class Block(GradientCheckpointingLayer):
         self,
         states: Tensor,
         source: Tensor | None = None,
+        second: SecondStream | None = None,
         *,
+        segments: Tensor | None = None,
         positions: Tensor,
         rotation: tuple[Tensor, Tensor] | None,
         bias: Tensor | None,
@@ -134,14 +137,17 @@ class Block(GradientCheckpointingLayer):
         source_mask: Tensor | None = None,
         cache: Cache | None,
         backend: Backend,
-    ) -> Tensor:
+    ) -> Tensor | tuple[Tensor, SecondStream]:
         """[B, N, hidden_size], and in a decoder of an encoder its states [B, S, hidden_size] -> [B, N, hidden_size].
 
-        The other arguments are those of `Attention`.
+        Where there is a second stream, it comes out too. The other arguments are those of `Attention`.
         """
         block_input = states
-        update, _ = self.attention(
+        entered = None if second is None else second._replace(states=self.attention_residual.enter(second.states))
+        update, _, *second_update = self.attention(
             self.attention_residual.enter(states),
+            segments=segments,
+            second=entered,
             positions=positions,
             rotation=rotation,
             bias=bias,
@@ -161,6 +167,14 @@ class Block(GradientCheckpointingLayer):
                 backend=backend,
             )
             states = self.cross_attention_residual.leave(states, update)
+        states = self.feed(states, block_input)
+        if second is None:
+            return states
+        targets = self.attention_residual.leave(second.states, second_update[0])
+        return states, second._replace(states=self.feed(targets, second.states))
+
+    def feed(self, states: Tensor, block_input: Tensor) -> Tensor:
+        """The feed-forward layer on the residual."""
         update = self.feed_forward(self.feed_forward_residual.enter(block_input if self.parallel else states))
         return self.feed_forward_residual.leave(states, update)
 

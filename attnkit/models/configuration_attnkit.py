@@ -21,6 +21,8 @@ class AttnKitConfig(PreTrainedConfig):
     Sizes. `num_hidden_layers` are those of the encoder where there are two stacks, and `num_decoder_layers` the
     decoder's. `type_vocab_size` 0 means no token types.
 
+    `two_stream` gives an encoder a second stream of queries, which see places but not the tokens there (Yang 2019).
+
     Order. `position_counting` says which tokens count where no position ids are given: "attended", those that the
     attention mask keeps; "all", padding too; "unpadded", those that are not `pad_token_id` (padding is at -1).
 
@@ -77,6 +79,7 @@ class AttnKitConfig(PreTrainedConfig):
     position: str = "rope"
     position_options: dict[str, Any] | None = None
     position_counting: Literal["attended", "all", "unpadded"] = "attended"
+    two_stream: bool = False
 
     norm: Literal["layernorm", "rmsnorm", "t5_rmsnorm"] = "layernorm"
     norm_position: Literal["pre", "post"] = "pre"

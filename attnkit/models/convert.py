@@ -18,10 +18,11 @@ from attnkit.errors import UsageError, nearest
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.models.formats import Format, Fused, Head, Rule
 from attnkit.models.formats_one_stack import BERT, GPT2, LLAMA, ROBERTA
+from attnkit.models.formats_permuted import XLNET
 from attnkit.models.formats_two_stacks import MARIAN, T5
 from attnkit.models.stack import AttnKitPreTrainedModel
 
-FORMATS = {form.model_type: form for form in (BERT, ROBERTA, GPT2, LLAMA, MARIAN, T5)}
+FORMATS = {form.model_type: form for form in (BERT, ROBERTA, GPT2, LLAMA, MARIAN, T5, XLNET)}
 
 # What changes how a model is trained or started, and not what it computes.
 NOT_FUNCTION = {
@@ -76,7 +77,8 @@ def to_hf(model: AttnKitPreTrainedModel, format: str) -> PreTrainedModel:  # noq
     hf_config = hf_class.config_class(**form.write(model.config))
     check_function(form, head, model.config, form.read(hf_config), unseen=form.observed)
     exported = hf_class(hf_config).to(device=model.device, dtype=model.dtype)
-    theirs = dict(export_weights(form, head, model))
+    shapes = {key: tensor.shape for key, tensor in exported.state_dict().items()}
+    theirs = {key: tensor.reshape(shapes[key]) for key, tensor in export_weights(form, head, model)}
     result = exported.load_state_dict(theirs, strict=False)
     missing = set(result.missing_keys) - set(exported.all_tied_weights_keys)
     missing = {key for key in missing if not key.endswith(form.own_weights)}

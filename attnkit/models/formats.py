@@ -21,7 +21,7 @@ from attnkit.models.stack import AttnKitPreTrainedModel
 @dataclass(frozen=True)
 class Rule:
     """Their module or parameter for one of ours; `transposed` where theirs keeps its weight the other way round,
-    `absent` where they have none, and ours is zero."""
+    `absent` where they have none, and ours is zero. Shapes may differ as long as the numbers are in one order."""
 
     theirs: str
     transposed: bool = False
@@ -31,18 +31,21 @@ class Rule:
         return replace(self, theirs=prefix + self.theirs.format(i=layer))
 
     def part_of(self, tensor: Tensor) -> Tensor:
-        return tensor.T if self.transposed else tensor
+        return tensor.flatten(1).T if self.transposed else tensor
 
     def whole(self, parts: list[Tensor]) -> Tensor:
-        return parts[0].T.contiguous() if self.transposed else parts[0]
+        return parts[0].T if self.transposed else parts[0]
 
 
 @dataclass(frozen=True)
-class Row(Rule):
-    """A vector of ours that is a matrix of one row there."""
+class Swapped(Rule):
+    """The first two dimensions change places."""
+
+    def part_of(self, tensor: Tensor) -> Tensor:
+        return tensor.transpose(0, 1)
 
     def whole(self, parts: list[Tensor]) -> Tensor:
-        return super().whole(parts)[None]
+        return parts[0].transpose(0, 1)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from attnkit.attention import positions
 from attnkit.errors import UsageError
 from attnkit.models.configuration_attnkit import AttnKitConfig
-from attnkit.models.formats import Format, Row, Rule, answers, base, field_names, seq2seq_lm, table
+from attnkit.models.formats import Format, Rule, answers, base, field_names, seq2seq_lm, table
 
 MARIAN_STACK = """
 {stack}.embeddings.tokens                       {stack}.embed_tokens
@@ -107,7 +107,7 @@ MARIAN = Format(
     own_weights=("encoder.embed_positions.weight", "decoder.embed_positions.weight", "shared.weight"),
     heads={
         "MarianModel": base(),
-        "MarianMTModel": seq2seq_lm("model.", **{"lm_head.bias": Row("final_logits_bias")}),
+        "MarianMTModel": seq2seq_lm("model.", **{"lm_head.bias": Rule("final_logits_bias")}),
     },
 )
 

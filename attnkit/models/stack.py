@@ -52,6 +52,11 @@ class AttnKitPreTrainedModel(PreTrainedModel):
         "cross_attentions": OutputRecorder(Attention, index=1, layer_name="cross_attention"),
     }
 
+    def __init__(self, config: AttnKitConfig, *args: Any, **kwargs: Any) -> None:
+        self._supports_sdpa = not obstacles(config, "sdpa")  # transformers asks the model before it offers a backend
+        self._supports_flex_attn = not obstacles(config, "flex_attention")
+        super().__init__(config, *args, **kwargs)
+
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
         """The backend for this model: the fastest that can compute it where none is asked for, or the one asked for.
 

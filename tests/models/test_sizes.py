@@ -10,6 +10,7 @@ from attnkit.models import (
     AttnKitConfig,
     AttnKitForCausalLM,
     AttnKitForMaskedLM,
+    AttnKitForPermutationLM,
     AttnKitForPreTraining,
     AttnKitForSeq2SeqLM,
 )
@@ -20,6 +21,7 @@ ROWS = {
     "transformer-large": (AttnKitForSeq2SeqLM, 214_171_648),
     "bert-base": (AttnKitForPreTraining, 110_106_428),
     "bert-large": (AttnKitForPreTraining, 336_226_108),
+    "xlnet-large": (AttnKitForPermutationLM, 360_300_800),
     "roberta": (AttnKitForMaskedLM, 355_412_057),
     "gpt-2": (AttnKitForCausalLM, 1_557_611_200),
     "megatron-lm": (AttnKitForCausalLM, 8_317_040_640),
@@ -58,6 +60,11 @@ def test_a_cut_of_a_row_trains_one_step(row: str) -> None:
     batch = {"input_ids": ids, "labels": ids}
     if isinstance(model, AttnKitForPreTraining):
         batch["next_sentence_label"] = torch.tensor([0, 1, 0, 1])
+    if isinstance(model, AttnKitForPermutationLM):
+        order = torch.stack([torch.randperm(12) for _ in range(4)])
+        batch["perm_mask"] = (order[:, :, None] <= order[:, None]).float()
+        batch["target_mapping"] = torch.eye(12).expand(4, -1, -1)
+        batch["token_type_ids"] = torch.randint(0, 2, (4, 12))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     before = model(**batch).loss
     before.backward()
