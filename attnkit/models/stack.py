@@ -177,10 +177,11 @@ class Stack(AttnKitPreTrainedModel):
         super()._init_weights(module)
         if module is self and self.config.two_stream:
             init.normal_(self.target_start, std=self.config.initializer_range)
-        if module is self and self.config.scale_residual_init:
+        if self.config.scale_residual_init and isinstance(module, nn.Linear):
+            # Asked of each layer alone: transformers leaves out modules that have no parameters of their own.
             projections = [projection for layer in self.layers for projection in layer.residual_projections()]
-            for projection in projections:
-                init.normal_(projection.weight, std=self.config.initializer_range * len(projections) ** -0.5)
+            if module in projections:
+                init.normal_(module.weight, std=self.config.initializer_range * len(projections) ** -0.5)
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.embeddings.tokens
