@@ -14,6 +14,8 @@ LAUNCH := ACCELERATE_USE_CPU=true $(BIN)/accelerate launch --config_file configs
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
+CLASSIFIER := configs/finetune/classification.yaml
+
 .PHONY: setup demo test test-hf lint format bench clean
 .DELETE_ON_ERROR:
 
@@ -30,9 +32,9 @@ $(READY): pyproject.toml constraints.txt | $(BIN)/python
 # From raw text to a reloaded model and a classifier made from it, beside the same classifier from random weights.
 demo: $(READY)
 	$(LAUNCH) train/pretrain.py --config configs/pretrain/demo.yaml --overwrite
-	$(BIN)/attnkit generate $(RUNS)/pretrain --prompt "Return a list of"
-	$(LAUNCH) finetune/classification.py --config configs/finetune/classification.yaml --overwrite
-	$(LAUNCH) finetune/classification.py --config configs/finetune/random_weights.yaml --overwrite
+	$(BIN)/attnkit generate $(RUNS)/pretrain --prompt "The function returns"
+	$(LAUNCH) finetune/classification.py --config $(CLASSIFIER) --overwrite
+	$(LAUNCH) finetune/classification.py --config $(CLASSIFIER) --config configs/finetune/random_weights.yaml --overwrite
 	@echo
 	@$(BIN)/attnkit summary $(RUNS)
 
@@ -53,7 +55,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 bench: $(READY)
-	$(BIN)/python -m pytest tests/benchmarks
+	OMP_NUM_THREADS=2 $(BIN)/python tests/benchmarks/attention.py
 
 clean:
 	rm -rf build dist $(RUNS)
