@@ -244,9 +244,9 @@ def test_fields_of_the_block_change_the_function() -> None:
 def test_projections_onto_the_residual_may_start_smaller() -> None:
     model = AttnKitForCausalLM(configure("decoder", hidden_size=64, num_hidden_layers=8, scale_residual_init=True))
     block = model.model.decoder.layers[0]
-    ratio = block.attention.o_proj.weight.std() / block.attention.q_proj.weight.std()
+    ratio = (block.attention.o_proj.weight.std() / block.attention.q_proj.weight.std()).item()
     assert ratio == pytest.approx(16**-0.5, rel=0.05)  # two parts in each of eight blocks
-    assert block.feed_forward.up_proj.weight.std() == pytest.approx(0.02, rel=0.05)
+    assert block.feed_forward.up_proj.weight.std().item() == pytest.approx(0.02, rel=0.05)
 
 
 def test_only_the_last_logits_are_made() -> None:
