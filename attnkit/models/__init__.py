@@ -30,6 +30,7 @@ from attnkit.models.language import (
 )
 from attnkit.models.modeling_attnkit import AttnKitModel
 from attnkit.models.stack import AttnKitPreTrainedModel
+from attnkit.models.surgery import ScorerChange, replace_scorer
 
 __all__ = [
     "AUTO_CLASSES",
@@ -45,7 +46,9 @@ __all__ = [
     "AttnKitForTokenClassification",
     "AttnKitModel",
     "AttnKitPreTrainedModel",
+    "ScorerChange",
     "from_hf",
+    "replace_scorer",
     "to_hf",
 ]
 

@@ -1,0 +1,132 @@
+"""Another scorer in a trained model, started as close to the old one as the algebra allows."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from attnkit.attention import Attention, Scorer, scorers
+from attnkit.errors import UsageError
+from attnkit.models.blocks import Block
+from attnkit.models.configuration_attnkit import AttnKitConfig
+from attnkit.models.stack import AttnKitPreTrainedModel
+
+Model = TypeVar("Model", bound=AttnKitPreTrainedModel)
+
+# Options with which a scorer starts nearest to q·k/√d, where its own defaults aim at something else.
+NEAREST: dict[str, Callable[[int], dict[str, Any]]] = {
+    "gaussian": lambda head_dim: {"initial_width": head_dim**-0.25},  # w²q·k is q·k/√d; ‖k‖²w²/2 is what remains
+}
+UNSCALED = {"dot"}  # the others are, or start, on the scale of q·k/√d
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScorerChange:
+    """What `replace_scorer` did.
+
+    `carried` are the parameters that kept their values (`rescaled` those of them that took over a factor of the score),
+    `dropped` those of the old scorers, and `new` those of the new ones. `score_difference` is, per replaced layer, how
+    far the new scores of random states are from the old ones, in units of the old ones' spread, not counting what softmax
+    cancels: 0 is the same function.
+    """
+
+    carried: list[str]
+    rescaled: list[str]
+    dropped: list[str]
+    new: list[str]
+    score_difference: dict[int, float]
+
+
+def replace_scorer(
+    model: Model, scorer: str, *, scorer_options: dict[str, Any] | None = None, layers: Iterable[int] | None = None
+) -> tuple[Model, ScorerChange]:
+    """A copy of the model whose self attention uses another scorer, in all layers or in those of the given depths (the
+    encoder's before the decoder's). Cross attention keeps its own.
+
+    Raises `UsageError` for a depth that the model does not have, and for what its configuration refuses.
+    """
+    config = model.config
+    depths = list(range(config.num_all_layers)) if layers is None else sorted(set(layers))
+    unknown = [depth for depth in depths if not 0 <= depth < config.num_all_layers]
+    if unknown:
+        raise UsageError(f"layers {unknown} do not exist: the model has {config.num_all_layers}, counted from 0")
+    nearest = NEAREST[scorer](config.head_dim) if scorer in NEAREST else {}
+    changed = change_config(config, scorer, nearest | (scorer_options or {}), depths)
+    with torch.random.fork_rng():  # the caller's random numbers are not ours to use
+        other = type(model)(changed).to(device=model.device, dtype=model.dtype)
+    old, new = model.state_dict(), other.state_dict()
+    replaced = {f"{name}.scorer." for depth, (name, _) in enumerate(attentions(model)) if depth in depths}
+    carried = [key for key in new if key in old and not key.startswith(tuple(replaced))]
+    other.load_state_dict({key: old[key] for key in carried}, strict=False)
+    rescaled = [
+        key
+        for depth, (name, attention) in enumerate(attentions(other))
+        if depth in depths
+        for key in rescale(name, attention, config, old=config.scorer_of_layer(depth)[0], new=scorer)
+    ]
+    pairs = zip(attentions(model), attentions(other), strict=True)
+    difference = {
+        depth: score_difference(before, after)
+        for depth, ((_, before), (_, after)) in enumerate(pairs)
+        if depth in depths
+    }
+    change = ScorerChange(
+        carried=carried,
+        rescaled=rescaled,
+        dropped=sorted(key for key in old if key.startswith(tuple(replaced))),
+        new=sorted(new.keys() - set(carried)),
+        score_difference=difference,
+    )
+    return other.train(model.training), change
+
+
+def change_config(config: AttnKitConfig, scorer: str, options: dict[str, Any], depths: list[int]) -> AttnKitConfig:
+    """The configuration with another scorer at some depths."""
+    changes: dict[str, Any] = {"scorer": scorer, "scorer_options": options or None, "layer_scorers": None}
+    if len(depths) < config.num_all_layers:
+        kept = [config.scorer_of_layer(depth) for depth in range(config.num_all_layers)]
+        entries = [(scorer, options) if depth in depths else kept[depth] for depth in range(config.num_all_layers)]
+        changes = {"layer_scorers": [{name: given} for name, given in entries]}
+    elif config.is_encoder_decoder and config.cross_scorer is None:
+        changes |= {"cross_scorer": config.scorer, "cross_scorer_options": config.scorer_options}
+    return AttnKitConfig.from_dict(config.to_dict() | changes)
+
+
+def attentions(model: AttnKitPreTrainedModel) -> list[tuple[str, Attention]]:
+    """Self attention of every layer with its name, the encoder's before the decoder's."""
+    return [(f"{name}.attention", block.attention) for name, block in model.named_modules() if isinstance(block, Block)]
+
+
+@torch.no_grad()
+def rescale(name: str, attention: Attention, config: AttnKitConfig, *, old: str, new: str) -> list[str]:
+    """Move a factor of the score that one of two scorers has and the other has not into the queries."""
+    power = (new not in UNSCALED) - (old not in UNSCALED)
+    if power == 0 or config.position == "transformer_xl" or attention.k_proj is None:
+        return []  # there the query meets more than keys, or is the key
+    for parameter in attention.q_proj.parameters():
+        parameter.mul_(math.sqrt(config.head_dim) ** power)
+    return [f"{name}.q_proj.{key}" for key, _ in attention.q_proj.named_parameters()]
+
+
+@torch.no_grad()
+def score_difference(before: Attention, after: Attention) -> float:
+    """Spread of the difference of two attentions' scores, over the spread of the first's."""
+    generator = torch.Generator().manual_seed(0)
+    width = before.q_proj.in_features
+    states = torch.randn(1, 64, width, generator=generator).to(before.q_proj.weight)
+    one, other = (centred_scores(attention, attention.scorer, states) for attention in (before, after))
+    return ((one - other).std() / one.std().clamp(min=torch.finfo(one.dtype).tiny)).item()
+
+
+def centred_scores(attention: Attention, scorer: Scorer, states: Tensor) -> Tensor:
+    """Scores of states with each other, less the mean of each query's."""
+    query, (key, _) = attention.split_heads(attention.q_proj(states)), attention.project(states)
+    scores = scorer(query, key)
+    return scores - scores.mean(-1, keepdim=True)
+
+
+assert not UNSCALED - scorers.keys()
+assert not NEAREST.keys() - scorers.keys()
