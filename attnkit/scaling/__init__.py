@@ -1,15 +1,27 @@
 """What a configuration costs, before any of it is spent: pure functions of a config."""
 
 from attnkit.scaling.flops import FlopCount, count_flops, count_generation_flops
+from attnkit.scaling.hardware import CATALOGUE, Device, TimeEstimate, estimate_time, find_device
+from attnkit.scaling.memory import Layout, MemoryEstimate, estimate_memory, fewest_devices, trace_memory
 from attnkit.scaling.parameters import ParameterCount, count_parameters, parameters_by_component
 from attnkit.scaling.subject import HEADS
 
 __all__ = [
+    "CATALOGUE",
     "HEADS",
+    "Device",
     "FlopCount",
+    "Layout",
+    "MemoryEstimate",
     "ParameterCount",
+    "TimeEstimate",
     "count_flops",
     "count_generation_flops",
     "count_parameters",
+    "estimate_memory",
+    "estimate_time",
+    "fewest_devices",
+    "find_device",
     "parameters_by_component",
+    "trace_memory",
 ]

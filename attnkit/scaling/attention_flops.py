@@ -6,7 +6,7 @@ the query leaves its projection without one.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -61,9 +61,34 @@ class Layer:
     past: int
     pairs: int
     shared_bias: bool  # a term of the score that the layers share and learn
+    targets: int = 0  # queries of a second stream, which meet all keys
+    is_last: bool = False  # no block follows
 
     def work(self) -> dict[str, Work]:
         """The FLOPs per component; "pairs" are the element-wise operations of a pairwise scorer, no matrix products."""
+        own = self.work_of_stream()
+        if not self.targets:
+            return own
+        if self.is_last:
+            own = self.keys_only(own)
+        second = replace(self, queries=self.targets, pairs=self.targets * self.keys, new_keys=0)
+        return {name: own[name] + work for name, work in second.work_of_stream().items()}
+
+    def keys_only(self, own: dict[str, Work]) -> dict[str, Work]:
+        """After the last block no one reads the first stream: only its keys and values get a gradient."""
+        _, key, _, of_distance, *_ = self.map_costs()
+        backward = {"scorer": key.backward, "position": of_distance.backward}
+        size = (
+            self.batch * self.new_keys,
+            self.config.hidden_size,
+            self.config.num_key_value_heads * self.config.head_dim,
+        )
+        num_maps = 1 if self.sharing in ("key_value", "all") else 2
+        backward["projections"] = (product(*size) * num_maps).backward
+        return {name: Work(forward=work.forward, backward=backward.get(name, 0)) for name, work in own.items()}
+
+    def work_of_stream(self) -> dict[str, Work]:
+        """The same of one stream of queries."""
         config, rows = self.config, self.batch * self.queries
         flows = self.score_gets_gradient
         costs = self.map_costs()
@@ -100,16 +125,13 @@ class Layer:
             self.config.head_dim,
         )
         at, of_query = places(self.past, self.queries), (self.batch, heads, self.queries, width)
-        key_places, of_key = (
-            places(self.keys - self.new_keys, self.new_keys),
-            (self.batch, groups, self.new_keys, width),
-        )
+        num_keys = self.new_keys or 1  # one of them shows what all are like
+        key_places, of_key = places(self.keys - num_keys, num_keys), (self.batch, groups, num_keys, width)
         scorer, position = self.scorer, self.position
-        mapped_key = Cost(width=cost_of(lambda it: scorer.map_key(it, places(0, 1)), 1, groups, 1, width).width)
-        distance_key = mapped_key
-        if self.new_keys:
-            mapped_key = cost_of(lambda it: scorer.map_key(it, key_places), *of_key)
-            distance_key = cost_of(lambda it: position.map_key(key_places, it.dtype), *of_key)
+        mapped_key = cost_of(lambda it: scorer.map_key(it, key_places), *of_key)
+        distance_key = cost_of(lambda it: position.map_key(key_places, it.dtype), *of_key)
+        if not self.new_keys:
+            mapped_key, distance_key = (replace(cost, forward=0, backward=0) for cost in (mapped_key, distance_key))
         term = window = Cost()
         if not self.normalizer.cancels_query_term:
             term = cost_of(lambda it: scorer.query_term(position.content_query(it)), *of_query)

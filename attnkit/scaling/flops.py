@@ -82,7 +82,7 @@ def count_flops(
 
     `target_len` are the decoder's tokens where there are two stacks (default: `seq_len`); `past` tokens are in the
     cache, and then there is no backward pass; `predicted` positions per row go through the head (default: all that the
-    model sends through it).
+    model sends through it), and where there are two streams they are the second.
 
     Conventions:
     - "exact": every matrix product of eager attention, as torch's FlopCounterMode counts them.
@@ -176,8 +176,11 @@ def closed_formula(config: FilledConfig, batch: Batch, *, head: str, useful: boo
                     pairs += work
                 else:
                     components[f"{name.split()[0]}.{part}"] += work
-        rows, entries = batch.size * tokens, 2 + config.gated_activation
-        components["feed_forward"] += product(rows, config.hidden_size, config.intermediate_size) * entries
+        size, entries = (config.hidden_size, config.intermediate_size), 2 + config.gated_activation
+        second = targets(config, batch)
+        unread = second and depth == config.num_all_layers - 1  # the first stream, after the last block
+        components["feed_forward"] += product(batch.size * tokens, *size, gradients=0 if unread else 2) * entries
+        components["feed_forward"] += product(batch.size * second, *size) * entries
     for name, work in head_work(config, batch, head=head).items():
         components[name] += work
     two = config.is_encoder_decoder
@@ -189,6 +192,11 @@ def closed_formula(config: FilledConfig, batch: Batch, *, head: str, useful: boo
         optimizer=OPTIMIZER_OPERATIONS["adamw"] * parameters_by_component(config, head=head).total,
         tokens=batch.size * (source + (batch.target if two else 0)),
     )
+
+
+def targets(config: FilledConfig, batch: Batch) -> int:
+    """Queries of the second stream, for each predicted position one."""
+    return (batch.predicted or 0) if config.two_stream else 0
 
 
 def attention_layers(
@@ -215,8 +223,11 @@ def attention_layers(
         past=past,
         pairs=pairs,
         shared_bias=shared is not None and shared.requires_grad,
+        targets=targets(config, batch),
+        is_last=depth == config.num_all_layers - 1,
     )
-    layers = [(f"attention {causal} {cross} {scorer} {pattern}", own)]
+    last = own.targets and own.is_last
+    layers = [(f"attention {causal} {cross} {last} {scorer} {pattern}", own)]
     if cross:
         scorer = config.scorer_of_cross_attention(depth)
         other = replace(
@@ -230,6 +241,7 @@ def attention_layers(
             past=0,
             pairs=queries * batch.tokens,
             shared_bias=False,
+            targets=0,
         )
         layers.append((f"cross_attention {scorer}", other))
     return layers

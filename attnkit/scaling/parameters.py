@@ -90,6 +90,7 @@ def embedding_parameters(config: FilledConfig) -> dict[str, int]:
     return {
         "embeddings.tokens": tables * config.vocab_size * width,
         "embeddings.types": config.type_vocab_size * width,
+        "embeddings.target": config.two_stream * len(stacks) * width,
         "embeddings.positions": sum(
             num_parameters(build_position(config, causal=causal, in_layer=False)) for causal in stacks
         ),

@@ -25,12 +25,13 @@ from transformers import (
 )
 
 from attnkit.errors import UsageError, nearest
-from attnkit.models import AUTO_CLASSES, AttnKitConfig
+from attnkit.models import AUTO_CLASSES, AttnKitConfig, AttnKitForPermutationLM
 
 HEADS: dict[str, Any] = {
     "none": AutoModel,
     "causal_lm": AutoModelForCausalLM,
     "masked_lm": AutoModelForMaskedLM,
+    "permutation_lm": AttnKitForPermutationLM,
     "pre_training": AutoModelForPreTraining,
     "seq2seq_lm": AutoModelForSeq2SeqLM,
     "sequence_classification": AutoModelForSequenceClassification,
@@ -74,14 +75,15 @@ class Subject:
         """The config of an AttnKit model, for which there are closed formulas; None for models of transformers."""
         return self.config if isinstance(self.config, FilledConfig) else None
 
-    def build(self, *, backend: str | None = "eager") -> PreTrainedModel:
+    def build(self, *, backend: str = "eager", dtype: torch.dtype = torch.float32) -> PreTrainedModel:
         """The model on torch's current default device; on "meta" it takes no memory.
 
         Raises `UsageError` where no such model can be built.
         """
-        chosen = {} if backend is None else {"attn_implementation": backend}
+        chosen = HEADS[self.head]
+        build = chosen._from_config if issubclass(chosen, PreTrainedModel) else chosen.from_config
         try:
-            return HEADS[self.head].from_config(self.config, **chosen)
+            return build(self.config, attn_implementation=backend, dtype=dtype)
         except (ValueError, TypeError, KeyError, ImportError, RuntimeError) as error:
             raise UsageError(f"{self.config.model_type}, head {self.head!r}: {first_line(error)}") from error
 
@@ -177,10 +179,13 @@ def default_head(config: PreTrainedConfig) -> str:
         of_auto = {auto: head for head, auto in HEADS.items()}
         if named in of_class:
             return of_auto[of_class[named]]
+        if config.two_stream:
+            return "permutation_lm"
         if config.architecture == "encoder":
             return "pre_training" if config.pooler else "masked_lm"
         return "causal_lm" if config.architecture == "decoder" else "seq2seq_lm"
-    available = [head for head, auto in HEADS.items() if type(config) in auto._model_mapping]
+    autos = {head: auto for head, auto in HEADS.items() if not issubclass(auto, PreTrainedModel)}
+    available = [head for head, auto in autos.items() if type(config) in auto._model_mapping]
     for head in available:
         model_class = HEADS[head]._model_mapping[type(config)]
         if not isinstance(model_class, tuple) and model_class.__name__ == named:

@@ -81,8 +81,12 @@ def configs(draw: st.DrawFn) -> tuple[AttnKitConfig, str]:
         fields["layer_scorers"] = [dict([draw(part(scorers))]) for _ in range(layers)]
     if draw(st.booleans()):
         fields["layer_patterns"] = [dict([draw(part(patterns))]) for _ in range(layers)]
+    fields = mended(fields)
+    if architecture == "encoder" and fields["position"] == "transformer_xl":
+        fields["two_stream"] = True
+        return AttnKitConfig(**fields), "permutation_lm"
     heads = HEADS[architecture] + (["pre_training"] if architecture == "encoder" and fields["pooler"] else [])
-    return AttnKitConfig(**mended(fields)), draw(st.sampled_from(heads))
+    return AttnKitConfig(**fields), draw(st.sampled_from(heads))
 
 
 def mended(fields: dict[str, Any]) -> dict[str, Any]:

@@ -56,6 +56,22 @@ def test_every_scorer_in_self_and_cross_attention(scorer: str) -> None:
     assert bool(counted.pair_operations.forward) == (scorer in ("additive", "concat"))
 
 
+@pytest.mark.parametrize("scorer", ["scaled_dot", "gaussian", "additive"])
+def test_two_streams(scorer: str) -> None:
+    config = AttnKitConfig(
+        architecture="encoder", two_stream=True, position="transformer_xl", scorer=scorer, hidden_size=24,
+        num_attention_heads=3,        num_hidden_layers=2, vocab_size=31, max_position_embeddings=16,
+    )  # fmt: skip
+    model = Subject(config=config, head="permutation_lm").build_without_memory()
+    ids = torch.zeros(2, 12, dtype=torch.long, device="meta")
+    with FlopCounterMode(display=False) as counter:
+        out = model(input_ids=ids, target_mapping=torch.zeros(2, 4, 12, device="meta"))
+        forward = counter.get_total_flops()
+        out.logits.sum().backward()
+    counted = count_flops(config, batch_size=2, seq_len=12, predicted=4)
+    assert (counted.forward, counted.total) == (forward, counter.get_total_flops())
+
+
 def test_tiles_of_a_pairwise_scorer_are_computed_again_in_backward() -> None:
     config = AttnKitConfig(
         scorer="additive", position="alibi", hidden_size=64, num_attention_heads=1, num_hidden_layers=1, vocab_size=11,

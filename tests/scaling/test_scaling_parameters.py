@@ -55,6 +55,7 @@ def test_the_layers_sum_up_to_the_components(drawn: tuple[AttnKitConfig, str]) -
         ("bert-base", 110_106_428),
         ("bert-large", 336_226_108),
         ("roberta", 355_412_057),
+        ("xlnet-large", 360_300_800),
         ("gpt-2", 1_557_611_200),
         ("megatron-lm", 8_317_040_640),
         ("turing-nlg", 17_180_859_136),

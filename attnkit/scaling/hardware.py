@@ -1,0 +1,207 @@
+"""Devices, what they can do at best, and the time, money and energy that a number of FLOPs takes."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from attnkit.errors import UsageError, nearest
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """One device as its maker describes it; dense FLOP/s, without sparsity."""
+
+    name: str
+    peak: dict[str, float]  # FLOP/s by dtype
+    memory: int  # bytes
+    bandwidth: float  # bytes per second
+    power: float | None  # watts
+    source: str
+    price: float | None = None  # money per hour, yours to give
+
+    def peak_of(self, dtype: str | None = None) -> float:
+        """FLOP/s of a dtype; without one, of the fastest of half precision or else fp32."""
+        if dtype is None:
+            return max(rate for name, rate in self.peak.items() if name != "fp8")
+        if dtype not in self.peak:
+            raise UsageError(f"{self.name} has no peak for {dtype!r}: {nearest(dtype, self.peak)}")
+        return self.peak[dtype]
+
+
+def device(
+    name: str, *, memory: float, bandwidth: float, power: float | None, source: str, **teraflops: float
+) -> Device:
+    """A device of `memory` GiB (what makers call GB), `bandwidth` in GB/s and peaks in TFLOP/s."""
+    return Device(
+        name=name,
+        peak={dtype: rate * 1e12 for dtype, rate in teraflops.items()},
+        memory=round(memory * GIB),
+        bandwidth=bandwidth * 1e9,
+        power=power,
+        source=source,
+    )
+
+
+CATALOGUE = {
+    it.name: it
+    for it in (
+        device(
+            "P100", memory=16, bandwidth=732, power=300, fp32=10.6, fp16=21.2,
+            source="NVIDIA Tesla P100 datasheet (SXM2), 2016",
+        ),
+        device(
+            "V100", memory=32, bandwidth=900, power=300, fp32=15.7, fp16=125,
+            source="NVIDIA V100 datasheet (SXM2, 32 GB), 2018; also built with 16 GB",
+        ),
+        device(
+            "TPUv2", memory=16, bandwidth=700, power=280, bf16=46,
+            source="Jouppi et al. 2020, 'A domain-specific supercomputer for training deep neural networks', per chip",
+        ),
+        device(
+            "TPUv3", memory=32, bandwidth=900, power=450, bf16=123,
+            source="Jouppi et al. 2020, as TPUv2, per chip of two cores",
+        ),
+        device(
+            "TPUv4", memory=32, bandwidth=1200, power=192, bf16=275,
+            source="Jouppi et al. 2023, 'TPU v4: an optically reconfigurable supercomputer', table 4; mean power",
+        ),
+        device(
+            "A100", memory=80, bandwidth=2039, power=400, fp32=19.5, tf32=156, fp16=312, bf16=312,
+            source="NVIDIA A100 80GB datasheet (SXM4), 2021",
+        ),
+        device(
+            "H100", memory=80, bandwidth=3350, power=700, fp32=67, tf32=494.7, fp16=989.4, bf16=989.4, fp8=1978.9,
+            source="NVIDIA H100 datasheet (SXM5), 2023, without sparsity",
+        ),
+        device(
+            "H200", memory=141, bandwidth=4800, power=700, fp32=67, tf32=494.7, fp16=989.4, bf16=989.4, fp8=1978.9,
+            source="NVIDIA H200 datasheet (SXM), 2024, without sparsity",
+        ),
+        device(
+            "B200", memory=180, bandwidth=7700, power=1000, fp32=75, tf32=1125, fp16=2250, bf16=2250, fp8=4500,
+            source="NVIDIA HGX B200 datasheet, 2024, per GPU, without sparsity",
+        ),
+        device(
+            "MI300X", memory=192, bandwidth=5300, power=750, fp32=163.4, tf32=653.7, fp16=1307.4, bf16=1307.4,
+            fp8=2614.9, source="AMD Instinct MI300X datasheet, 2023, without sparsity",
+        ),
+    )
+}  # fmt: skip
+
+
+def find_device(name: str, *, price: float | None = None) -> Device:
+    """A device of the catalogue by name, in any case; "cpu" is this machine, measured now.
+
+    Raises `UsageError` with the nearest names.
+    """
+    if price is not None and price < 0:
+        raise UsageError(f"price must be at least 0, not {price}")
+    if name.lower() == "cpu":
+        return replace(measure_cpu(), price=price)
+    known = {other.lower(): it for other, it in CATALOGUE.items()}
+    if name.lower() not in known:
+        raise UsageError(f"unknown device {name!r}: {nearest(name, [*CATALOGUE, 'cpu'])}")
+    return replace(known[name.lower()], price=price)
+
+
+def measure_cpu(*, size: int = 768, seconds: float = 0.4) -> Device:
+    """This machine with torch's present threads: the best rate of square matrix products and of copies."""
+    left, right = torch.rand(size, size), torch.rand(size, size)
+    products = best_rate(lambda: left @ right, 2.0 * size**3, seconds=seconds)
+    given = torch.rand(2**23)
+    taken = torch.empty_like(given)
+    copies = best_rate(lambda: taken.copy_(given), 2.0 * given.numel() * 4, seconds=seconds)
+    return Device(
+        name="cpu",
+        peak={"fp32": products},
+        memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        bandwidth=copies,
+        power=None,
+        source=f"measured here: fp32 products of {size} x {size} matrices with {torch.get_num_threads()} threads",
+    )
+
+
+def best_rate(function: Callable[[], object], amount: float, *, seconds: float) -> float:
+    """The highest of the rates of a function that does an amount of work, called for some seconds."""
+    best, stop = 0.0, time.perf_counter() + seconds
+    while time.perf_counter() < stop:
+        start = time.perf_counter()
+        function()
+        best = max(best, amount / (time.perf_counter() - start))
+    return best
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeEstimate:
+    """What a number of FLOPs takes on some devices."""
+
+    flops: float
+    seconds: float
+    mfu: float
+    device: Device
+    num_devices: int
+    dtype: str | None
+    pue: float
+
+    @property
+    def hours(self) -> float:
+        return self.seconds / 3600
+
+    @property
+    def device_hours(self) -> float:
+        return self.hours * self.num_devices
+
+    @property
+    def cost(self) -> float | None:
+        """Device-hours times the price, where there is one."""
+        return None if self.device.price is None else self.device_hours * self.device.price
+
+    @property
+    def energy(self) -> float | None:
+        """Kilowatt-hours at the device's full power, times the power usage effectiveness of its house."""
+        return None if self.device.power is None else self.device_hours * self.device.power / 1000 * self.pue
+
+
+def estimate_time(
+    flops: float,
+    *,
+    device: str | Device,
+    num_devices: int = 1,
+    mfu: float | None = None,
+    seconds: float | None = None,
+    dtype: str | None = None,
+    price: float | None = None,
+    pue: float = 1.1,
+) -> TimeEstimate:
+    """The time of some FLOPs at a model FLOPs utilization, or the utilization that a time implies.
+
+    seconds = flops / (num_devices · peak · mfu). With FLOPs of the convention "hardware" the utilization is HFU
+    instead of MFU. Exactly one of `mfu` (a part of 1) and `seconds` is given. Raises `UsageError` for nonsense.
+    """
+    card = find_device(device, price=price) if isinstance(device, str) else device
+    if flops <= 0:
+        raise UsageError(f"flops must be more than 0, not {flops:g}")
+    if num_devices < 1:
+        raise UsageError(f"num_devices must be at least 1, not {num_devices}")
+    if (mfu is None) == (seconds is None):
+        raise UsageError("give exactly one of mfu and seconds")
+    if pue < 1:
+        raise UsageError(f"pue must be at least 1, not {pue}")
+    rate = num_devices * card.peak_of(dtype)
+    if mfu is not None:
+        if not 0 < mfu <= 1:
+            raise UsageError(f"mfu must be more than 0 and at most 1, not {mfu:g}")
+        seconds = flops / (rate * mfu)
+    else:
+        assert seconds is not None
+        if seconds <= 0:
+            raise UsageError(f"seconds must be more than 0, not {seconds:g}")
+        mfu = flops / (rate * seconds)
+    return TimeEstimate(
+        flops=flops, seconds=seconds, mfu=mfu, device=card, num_devices=num_devices, dtype=dtype, pue=pue
+    )

@@ -1,0 +1,345 @@
+"""Bytes that training or decoding takes on each device.
+
+Textbook (Korthikanti 2022, equations 1 to 6): a layer of a model with dropout keeps s·b·h·(34 + 5·a·s/h) bytes in half
+precision. What is estimated here is not that formula but what autograd keeps of this model (`trace.py`); the formula is
+given beside it.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+
+from attnkit.errors import UsageError, nearest
+from attnkit.models.checks import obstacles
+from attnkit.scaling.flops import Recompute, check_positions, make_batch
+from attnkit.scaling.hardware import Device, find_device
+from attnkit.scaling.parameters import count_parameters, kinds_of_layers
+from attnkit.scaling.parts import build_position, build_scorer, cost_of, places
+from attnkit.scaling.subject import Config, FilledConfig, Subject, read_subject
+from attnkit.scaling.trace import Setting, Step, trace_step
+
+Precision = Literal["fp32", "bf16", "mixed", "mixed_fp32_gradients", "autocast"]
+Optimizer = Literal["adamw", "adamw_8bit", "lion", "sgd", "sgd_momentum", "none"]
+Sharding = Literal["none", "ddp", "zero1", "zero2", "zero3", "fsdp"]
+
+# Bytes per parameter of weights, gradients and master weights, and of one number of an optimizer state.
+BYTES = {
+    "fp32": (4, 4, 0, 4),
+    "autocast": (4, 4, 0, 4),
+    "bf16": (2, 2, 0, 2),
+    "mixed": (2, 2, 4, 4),
+    "mixed_fp32_gradients": (2, 4, 4, 4),
+}
+STATES = {"adamw": 2, "lion": 1, "sgd": 0, "sgd_momentum": 1, "none": 0}
+EIGHT_BIT_BLOCK = 256  # numbers that share one fp32 scale (Dettmers 2022)
+MAX_DEVICES = 2**20
+TRACED_BACKENDS = ("eager", "sdpa")
+RUNTIME = 24 * 2**20  # bytes, measured with torch 2.13 on x86-64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How a model is divided: `data` ranks of `tensor` · `pipeline` devices."""
+
+    sharding: Sharding = "none"
+    data: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+
+    @property
+    def devices(self) -> int:
+        return self.data * self.tensor * self.pipeline
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryEstimate:
+    """Bytes on one device."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    """What autograd keeps for backward, its part of the head included."""
+    logits: int
+    """Logits of all predicted positions in the dtype of the model, as far as the caller holds them."""
+    kv_cache: int
+    temporary: int
+    """What is alive besides at the moment of the peak."""
+    peak: int
+    peak_phase: str
+    textbook_activations: int
+    """s·b·h·L·(34 + 5·a·s/h) or its kin, for comparison."""
+    margin: int
+    """What an allocator may lose to fragmentation."""
+    runtime: int
+    """What the libraries take on their first use."""
+
+    @property
+    def total(self) -> int:
+        """What a device needs: the peak, the margin and what the libraries take."""
+        return self.peak + self.margin + self.runtime
+
+
+def estimate_memory(
+    config: Config,
+    *,
+    batch_size: int = 1,
+    seq_len: int,
+    target_len: int | None = None,
+    predicted: int | None = None,
+    head: str | None = None,
+    precision: Precision = "fp32",
+    optimizer: Optimizer = "adamw",
+    backend: str = "eager",
+    recompute: Recompute = "none",
+    training: bool = True,
+    layout: Layout | None = None,
+    fragmentation: float = 0.0,
+    runtime: int = RUNTIME,
+) -> MemoryEstimate:
+    """Bytes per device of a training step (or of a forward pass with a full cache) on `batch_size` rows of `seq_len`.
+
+    `predicted` are the targets of a second stream (default: a sixth of the tokens, as Yang 2019 has it).
+    `batch_size` is that of one data-parallel rank and, with a pipeline, of one micro-batch. Precisions: "fp32", "bf16",
+    "mixed" (bf16 weights and gradients, fp32 master weights and moments: 16 bytes per parameter with AdamW),
+    "mixed_fp32_gradients" (18) and "autocast". Dropout is the config's; `recompute` "full" keeps the inputs of blocks
+    only. `fragmentation` is a part of the peak; `runtime` are the bytes that the libraries take on their first use,
+    outside of the peak (the default is that of a CPU; a CUDA context takes half a GiB and more).
+
+    Raises `UsageError` for numbers and names that mean nothing, and for a backend that cannot compute the parts.
+    """
+    traced = trace_memory(
+        config,
+        batch_size=batch_size,
+        seq_len=seq_len,
+        target_len=target_len,
+        predicted=predicted,
+        head=head,
+        precision=precision,
+        optimizer=optimizer,
+        backend=backend,
+        recompute=recompute,
+        training=training,
+    )
+    return traced.divided(Layout() if layout is None else layout, fragmentation=fragmentation, runtime=runtime)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traced:
+    """A step of a whole model, to be divided among devices."""
+
+    subject: Subject
+    setting: Setting
+    step: Step
+    static: "Static"
+    kv_cache: int
+
+    def divided(self, layout: Layout, *, fragmentation: float = 0.0, runtime: int = RUNTIME) -> MemoryEstimate:
+        """What one device holds."""
+        check_layout(self.subject, layout, fragmentation=fragmentation)
+        return divide(self, layout, fragmentation=fragmentation, runtime=runtime)
+
+
+def trace_memory(
+    config: Config,
+    *,
+    batch_size: int = 1,
+    seq_len: int,
+    target_len: int | None = None,
+    predicted: int | None = None,
+    head: str | None = None,
+    precision: Precision = "fp32",
+    optimizer: Optimizer = "adamw",
+    backend: str = "eager",
+    recompute: Recompute = "none",
+    training: bool = True,
+) -> Traced:
+    """The step that `estimate_memory` divides; its arguments are explained there."""
+    subject = read_subject(config, head=head)
+    target = seq_len if target_len is None else target_len
+    for name, count in {"batch_size": batch_size, "seq_len": seq_len, "target_len": target}.items():
+        if count < 1:
+            raise UsageError(f"{name} must be at least 1, not {count}")
+    choices = (("precision", precision, Precision), ("optimizer", optimizer, Optimizer))
+    for name, choice, kind in (*choices, ("recompute", recompute, Recompute)):
+        if choice not in get_args(kind):
+            raise UsageError(f"unknown {name} {choice!r}: {nearest(choice, get_args(kind))}")
+    if recompute == "selective":
+        raise UsageError("recompute 'selective' is what a fused backend does: give backend 'sdpa', or recompute 'full'")
+    if subject.ours is not None:
+        if backend not in TRACED_BACKENDS:
+            raise UsageError(f"memory is estimated for no backend {backend!r}: {nearest(backend, TRACED_BACKENDS)}")
+        for reason in obstacles(subject.ours, backend):
+            raise UsageError(f"backend {backend!r}: {reason}")
+        check_positions(subject.ours, make_batch(batch_size, seq_len, target_len=target, past=0, predicted=None))
+    setting = Setting(
+        batch_size=batch_size,
+        seq_len=seq_len,
+        target_len=target,
+        predicted=max(1, seq_len // 6) if predicted is None else predicted,
+        dtype=torch.float32 if precision in ("fp32", "autocast") else torch.bfloat16,
+        autocast=torch.bfloat16 if precision == "autocast" else None,
+        backend=backend,
+        full_recompute=recompute == "full",
+        training=training,
+    )
+    return Traced(
+        subject=subject,
+        setting=setting,
+        step=trace_step(subject, setting),
+        static=static_bytes(subject, precision=precision, optimizer=optimizer, training=training),
+        kv_cache=0 if training else kv_cache_bytes(subject, setting),
+    )
+
+
+def check_layout(subject: Subject, layout: Layout, *, fragmentation: float) -> None:
+    """Refuse what is no count, and divisions that leave something over."""
+    for name, count in (("data", layout.data), ("tensor", layout.tensor), ("pipeline", layout.pipeline)):
+        if count < 1:
+            raise UsageError(f"{name} must be at least 1, not {count}")
+    if layout.sharding not in get_args(Sharding):
+        raise UsageError(f"unknown sharding {layout.sharding!r}: {nearest(layout.sharding, get_args(Sharding))}")
+    if not 0 <= fragmentation < 1:
+        raise UsageError(f"fragmentation must be at least 0 and less than 1, not {fragmentation}")
+    if layout.sharding == "none" and layout.data > 1:
+        raise UsageError(f"{layout.data} data-parallel ranks need a sharding: ddp, zero1, zero2, zero3 or fsdp")
+    config = subject.ours
+    if config is not None and config.num_key_value_heads % layout.tensor:
+        raise UsageError(f"tensor {layout.tensor} does not divide {config.num_key_value_heads} key-value heads")
+    if layout.pipeline > subject.config.num_hidden_layers:
+        raise UsageError(f"pipeline {layout.pipeline} is more than {subject.config.num_hidden_layers} layers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Static:
+    """Bytes of what a step starts from or ends with, of the whole model."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+
+
+def static_bytes(subject: Subject, *, precision: Precision, optimizer: Optimizer, training: bool) -> Static:
+    """Weights, gradients, and the optimizer's states with the master weights."""
+    weight, gradient, master, number = BYTES[precision]
+    parameters = count_parameters(subject.config, head=subject.head)
+    if optimizer == "adamw_8bit":
+        states = 2 * parameters + 2 * 4 * math.ceil(parameters / EIGHT_BIT_BLOCK)
+    else:
+        states = STATES[optimizer] * number * parameters
+    return Static(
+        weights=weight * parameters,
+        gradients=gradient * parameters if training else 0,
+        optimizer=states + master * parameters if training else 0,
+    )
+
+
+def divide(traced: Traced, layout: Layout, *, fragmentation: float, runtime: int) -> MemoryEstimate:
+    """The part of one device: every phase of the step, with its own share of states and activations."""
+    step, whole, kv_cache = traced.step, traced.static, math.ceil(traced.kv_cache / layout.tensor / layout.pipeline)
+    num_layers = traced.subject.config.num_hidden_layers
+    model = layout.tensor * layout.pipeline
+    shards = {"optimizer": ("zero1", "zero2", "zero3", "fsdp"), "gradients": ("zero2", "zero3", "fsdp")}
+    shards["weights"] = ("zero3", "fsdp")
+    part = {
+        name: math.ceil(size / model / (layout.data if layout.sharding in shards[name] else 1))
+        for name, size in vars(whole).items()
+    }
+    buckets = part["gradients"] if layout.sharding == "ddp" else 0
+    gathered = 2 * whole.weights // (num_layers * layout.tensor) if layout.sharding in shards["weights"] else 0
+    # With one pipeline stage after another, the first holds as many micro-batches as there are stages, of a share each.
+    replicated = step.activations - step.in_parts
+    activations = replicated + math.ceil(step.in_parts / layout.tensor)
+    shrink = activations / step.activations if step.activations else 1.0
+    fixed = part["weights"] + part["optimizer"] + buckets + gathered + step.buffers + kv_cache
+    phases = {}
+    for name, moment in step.peaks.items():
+        # The trace holds weights and no optimizer; its gradients have the dtype of its weights.
+        share = moment.gradients / step.weights
+        passing = moment.total - step.weights - step.buffers - moment.gradients
+        phases[name] = fixed + math.ceil(part["gradients"] * share) + math.ceil(passing * shrink)
+    phase = max(phases, key=lambda name: phases[name])
+    peak = phases[phase]
+    known = part["weights"] + part["optimizer"] + kv_cache
+    if phase == "forward":
+        known += activations + step.outputs
+    else:
+        known += math.ceil(part["gradients"] * step.peaks[phase].gradients / step.weights)
+    return MemoryEstimate(
+        weights=part["weights"],
+        gradients=part["gradients"],
+        optimizer=part["optimizer"],
+        activations=activations,
+        logits=step.outputs,
+        kv_cache=kv_cache,
+        temporary=max(0, peak - known),
+        peak=peak,
+        peak_phase=phase,
+        textbook_activations=textbook_activations(traced.subject, traced.setting, tensor=layout.tensor),
+        margin=math.ceil(peak * fragmentation),
+        runtime=runtime,
+    )
+
+
+def kv_cache_bytes(subject: Subject, setting: Setting) -> int:
+    """Mapped keys and values of every token, per layer and key-value head; of the source too where there is one."""
+    config = subject.ours
+    if config is None:
+        values = subject.config.get_text_config().to_dict()
+        heads = values.get("num_key_value_heads") or subject.config.num_attention_heads
+        width = values.get("head_dim") or subject.config.hidden_size // subject.config.num_attention_heads
+        per_token = 2 * heads * width * subject.config.num_hidden_layers
+        return per_token * setting.batch_size * setting.seq_len * setting.dtype.itemsize
+    numbers = 0
+    for depth, (causal, cross) in enumerate(kinds_of_layers(config)):
+        if causal:
+            tokens = setting.target_len if cross else setting.seq_len
+            numbers += tokens * cached_width(config, config.scorer_of_layer(depth), in_layer=True)
+        if cross:
+            numbers += setting.seq_len * cached_width(config, config.scorer_of_cross_attention(depth), in_layer=False)
+    return setting.batch_size * config.num_key_value_heads * numbers * setting.dtype.itemsize
+
+
+def cached_width(config: FilledConfig, scorer: tuple[str, dict], *, in_layer: bool) -> int:
+    """Numbers per token and key-value head: the mapped key, the distance's columns and the value."""
+    shape = (1, config.num_key_value_heads, 1, config.head_dim)
+    part = build_scorer(config, *scorer)
+    width = cost_of(lambda it: part.map_key(it, places(0, 1)), *shape).width + config.head_dim
+    if in_layer:
+        position = build_position(config, causal=True, in_layer=True)
+        width += cost_of(lambda it: position.map_key(places(0, 1), it.dtype), *shape).width
+    return width
+
+
+def textbook_activations(subject: Subject, setting: Setting, *, tensor: int = 1) -> int:
+    """Korthikanti 2022: s·b·h·L times 10 + 24/t + 5·a·s/(h·t) (eq. 2), without the last term where attention is fused
+    or recomputed (eq. 6), or 2 where blocks are recomputed, and one block's worth more."""
+    config = subject.config
+    width, heads, layers = config.hidden_size, config.num_attention_heads, config.num_hidden_layers
+    unit = setting.seq_len * setting.batch_size * width
+    scores = 5 * heads * setting.seq_len / (width * tensor) if setting.backend == "eager" else 0.0
+    block = unit * (10 + 24 / tensor + scores)
+    return round(2 * unit * layers + block if setting.full_recompute else block * layers)
+
+
+def fewest_devices(
+    traced: Traced, device: str | Device, *, sharding: Sharding, fragmentation: float = 0.0, runtime: int = RUNTIME
+) -> int | None:
+    """The fewest data-parallel ranks of a device on which a traced step fits; None where no number does."""
+    card = find_device(device) if isinstance(device, str) else device
+
+    def fits(count: int) -> bool:
+        layout = Layout(sharding=sharding if count > 1 else "none", data=count)
+        return traced.divided(layout, fragmentation=fragmentation, runtime=runtime).total <= card.memory
+
+    if fits(1):
+        return 1
+    if sharding in ("none", "ddp") or not fits(MAX_DEVICES):
+        return None
+    low, high = 1, MAX_DEVICES
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high

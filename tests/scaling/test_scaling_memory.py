@@ -1,0 +1,196 @@
+"""Memory: against the tensors that autograd really saves, the peaks of real steps, and the textbook."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import GPT2Config
+
+from attnkit import AttnKitConfig
+from attnkit.errors import UsageError
+from attnkit.scaling import Layout, estimate_memory, fewest_devices, trace_memory
+from attnkit.scaling.subject import Subject
+
+SIZES = Path(__file__).parents[2] / "configs" / "sizes"
+SMALL = {"hidden_size": 24, "num_attention_heads": 3, "num_hidden_layers": 6, "vocab_size": 40}
+
+
+def saved_bytes(config: AttnKitConfig, head: str, *, backend: str) -> int:
+    """Bytes of the distinct storages that autograd keeps after a real forward pass, without weights."""
+    model = Subject(config=config, head=head).build(backend=backend).train()
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    saved: dict[int, int] = {}
+    kept = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept.append(storage)
+        saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    ids, labels = torch.ones(2, 2, 10, dtype=torch.long).unbind()
+    inputs = {"decoder_input_ids": ids} if config.is_encoder_decoder else {}
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(input_ids=ids, labels=labels, use_cache=False, **inputs)
+    given = {ids.untyped_storage().data_ptr()}
+    return sum(size for place, size in saved.items() if place not in own | given)
+
+
+@pytest.mark.parametrize(
+    ("fields", "head", "backend"),
+    [
+        ({"position": "learned"}, "causal_lm", "eager"),
+        ({"position": "learned", "hidden_dropout": 0.1, "attention_dropout": 0.2}, "causal_lm", "eager"),
+        ({"position": "rope"}, "causal_lm", "sdpa"),
+        ({"scorer": "additive", "position": "alibi"}, "causal_lm", "eager"),
+        ({"scorer": "gaussian", "norm": "rmsnorm", "gated_activation": True}, "causal_lm", "eager"),
+        ({"architecture": "encoder", "position": "none", "norm_position": "post"}, "masked_lm", "eager"),
+        ({"architecture": "encoder-decoder", "position": "t5", "num_decoder_layers": 5}, "seq2seq_lm", "eager"),
+        ({"layer_scorers": ["dot", "additive", "cosine", "dot", "additive", "dot"]}, "causal_lm", "eager"),
+    ],
+    ids=["plain", "dropout", "sdpa", "additive", "gaussian", "encoder", "encoder-decoder", "layer-scorers"],
+)
+def test_activations_are_what_autograd_saves(fields: dict, head: str, backend: str) -> None:
+    config = AttnKitConfig(**SMALL, **fields)
+    estimate = estimate_memory(config, head=head, batch_size=2, seq_len=10, backend=backend)
+    saved = saved_bytes(config, head, backend=backend)
+    # Besides what is saved, the forward pass leaves alive what its callers hold: position ids of some bytes.
+    assert saved <= estimate.activations <= saved + 8 * 2 * 10
+
+
+def test_dropout_costs_its_masks() -> None:
+    without = estimate_memory(AttnKitConfig(**SMALL), seq_len=16).activations
+    with_masks = estimate_memory(AttnKitConfig(**SMALL, attention_dropout=0.1), seq_len=16).activations
+    assert with_masks - without == 6 * (3 * 16 * 16 * 4)  # layers, heads, pairs, bytes
+
+
+def test_recomputation_keeps_the_inputs_of_blocks() -> None:
+    full = trace_memory(AttnKitConfig(**SMALL), seq_len=32, batch_size=2, recompute="full").step
+    deeper = AttnKitConfig(**{**SMALL, "num_hidden_layers": 7})
+    more = trace_memory(deeper, seq_len=32, batch_size=2, recompute="full").step.activations - full.activations
+    assert more == 2 * 32 * (24 * 4 + 8)  # states in fp32 and positions
+
+
+CASES = [
+    {"architecture": "decoder", "position": "rope", "head": "causal_lm", "backend": "eager", "recompute": "none"},
+    {"architecture": "encoder", "position": "learned", "head": "masked_lm", "backend": "eager", "recompute": "none"},
+    {
+        "architecture": "encoder-decoder",
+        "position": "t5",
+        "head": "seq2seq_lm",
+        "backend": "eager",
+        "recompute": "none",
+    },
+]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+def test_the_peak_is_that_of_real_steps() -> None:
+    cases = []
+    for case in CASES:
+        fields = {name: case[name] for name in ("architecture", "position")}
+        fields |= {"hidden_size": 256, "num_attention_heads": 8, "num_hidden_layers": 3, "vocab_size": 4096}
+        if case["architecture"] == "encoder":
+            fields |= {"hidden_dropout": 0.1, "attention_dropout": 0.1}
+        cases.append({**case, "config": fields, "batch_size": 4, "seq_len": 256})
+    script = Path(__file__).with_name("measured_peak.py")
+    done = subprocess.run(
+        [sys.executable, script, *map(json.dumps, cases)],
+        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"},  # freed memory goes back at once
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for case, measured in zip(cases, map(int, done.stdout.split()), strict=True):
+        chosen = {name: case[name] for name in ("head", "batch_size", "seq_len", "backend", "recompute")}
+        estimate = estimate_memory(AttnKitConfig(**case["config"]), **chosen)
+        assert estimate.peak == pytest.approx(measured, rel=0.05), case
+
+
+def test_bytes_per_parameter() -> None:
+    config = AttnKitConfig(**SMALL)
+    parameters = Subject(config=config, head="causal_lm").build_without_memory().num_parameters()
+
+    def states(precision: str, optimizer: str = "adamw") -> int:
+        it = estimate_memory(config, seq_len=8, precision=precision, optimizer=optimizer)
+        return it.weights + it.gradients + it.optimizer
+
+    assert states("fp32") == states("mixed") == 16 * parameters
+    assert states("mixed_fp32_gradients") == 18 * parameters
+    assert states("bf16") == 8 * parameters
+    assert states("fp32", "sgd") == 8 * parameters
+    assert states("fp32", "sgd_momentum") == states("fp32", "lion") == 12 * parameters
+    assert 10 * parameters < states("fp32", "adamw_8bit") < 10.1 * parameters
+
+
+def test_sharding_divides_what_it_says() -> None:
+    traced = trace_memory(AttnKitConfig(**SMALL), seq_len=8, precision="mixed")
+    alone = traced.divided(Layout())
+    for sharding, parts in (("zero1", "o"), ("zero2", "og"), ("zero3", "ogw"), ("ddp", ""), ("fsdp", "ogw")):
+        divided = traced.divided(Layout(sharding=sharding, data=4))
+        for name in ("optimizer", "gradients", "weights"):
+            whole = vars(alone)[name]
+            assert vars(divided)[name] == (-(-whole // 4) if name[0] in parts else whole), (sharding, name)
+
+
+def test_tensor_parallel_activations_are_those_of_korthikanti() -> None:
+    """The part that is divided lies inside attention and feed-forward layers: with fp32 and no dropout what is not
+    divided are the norms' inputs and outputs."""
+    traced = trace_memory(AttnKitConfig(**SMALL, position="none"), seq_len=16)
+    halves = traced.divided(Layout(tensor=3)).activations
+    assert halves == traced.step.activations - traced.step.in_parts + -(-traced.step.in_parts // 3)
+    assert traced.step.in_parts > traced.step.activations / 2
+
+
+def test_the_fewest_devices() -> None:
+    traced = trace_memory(SIZES / "gpt-3.yaml", seq_len=2048, precision="mixed", backend="sdpa", recompute="full")
+    zero1, zero3 = (fewest_devices(traced, "A100", sharding=sharding) for sharding in ("zero1", "zero3"))
+    assert zero1 is None  # 4 bytes per parameter stay on each device
+    assert zero3 is not None
+    assert traced.divided(Layout(sharding="zero3", data=zero3)).total <= 80 * 2**30
+    assert traced.divided(Layout(sharding="zero3", data=zero3 - 1)).total > 80 * 2**30
+
+
+def test_the_cache_holds_mapped_keys_and_values() -> None:
+    config = AttnKitConfig(**SMALL, scorer="gaussian", position="none")
+    estimate = estimate_memory(config, batch_size=3, seq_len=20, training=False)
+    width = 8 + 1 + 8  # key, its square, value
+    assert estimate.kv_cache == 3 * 20 * 6 * 3 * width * 4
+    assert estimate.gradients == estimate.optimizer == 0
+
+
+def test_models_of_transformers() -> None:
+    estimate = estimate_memory(GPT2Config(n_layer=5, n_embd=32, n_head=2, vocab_size=99), seq_len=16)
+    assert estimate.peak > estimate.weights + estimate.activations > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"seq_len": 0}, "seq_len must be at least 1, not 0"),
+        ({"precision": "fp12"}, "unknown precision 'fp12': did you mean 'fp32'"),
+        ({"optimizer": "adam"}, "unknown optimizer 'adam': did you mean 'adamw'"),
+        ({"backend": "sdpaa"}, "memory is estimated for no backend 'sdpaa': did you mean 'sdpa'"),
+        ({"layout": Layout(data=2)}, "2 data-parallel ranks need a sharding"),
+        ({"layout": Layout(sharding="zero4")}, "unknown sharding 'zero4'"),
+        ({"layout": Layout(tensor=2)}, "tensor 2 does not divide 3 key-value heads"),
+        ({"layout": Layout(pipeline=9)}, "pipeline 9 is more than 6 layers"),
+        ({"layout": Layout(tensor=0)}, "tensor must be at least 1, not 0"),
+        ({"fragmentation": 1.0}, "fragmentation must be at least 0 and less than 1"),
+        ({"recompute": "selective"}, "give backend 'sdpa', or recompute 'full'"),
+    ],
+)
+def test_nonsense(arguments: dict, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        estimate_memory(AttnKitConfig(**SMALL), **{"seq_len": 8, **arguments})
+
+
+def test_a_backend_that_cannot() -> None:
+    with pytest.raises(UsageError, match="backend 'sdpa': Additive scores are no dot product"):
+        estimate_memory(AttnKitConfig(**SMALL, scorer="additive"), seq_len=8, backend="sdpa")
