@@ -29,8 +29,8 @@ class ScorerChange:
 
     `carried` are the parameters that kept their values (`rescaled` those of them that took over a factor of the score),
     `dropped` those of the old scorers, and `new` those of the new ones. `score_difference` is, per replaced layer, how
-    far the new scores of random states are from the old ones, in units of the old ones' spread, not counting what softmax
-    cancels: 0 is the same function.
+    far the new scores of random states are from the old ones, in units of the old ones' spread, not counting what
+    softmax cancels: 0 is the same function.
     """
 
     carried: list[str]
