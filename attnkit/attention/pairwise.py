@@ -42,33 +42,36 @@ class Plan:
     dropout: float
     seed: int
 
-    def tiles(self) -> Iterator[tuple[slice, slice]]:
-        """The queries and keys of the tiles in which some of them may meet."""
+    def tiles(self) -> Iterator[tuple[int, int]]:
+        """The numbers of the tiles in which some query and some key may meet."""
         for row, columns in enumerate(self.occupied):
-            for column, occupied in enumerate(columns):
-                if occupied:
-                    yield self.part(row), self.part(column)
+            yield from ((row, column) for column, occupied in enumerate(columns) if occupied)
 
     def part(self, number: int) -> slice:
+        """The tokens of a tile."""
         return slice(number * self.side, (number + 1) * self.side)
 
-    def mask(self, rows: slice, columns: slice, device: torch.device) -> Tensor | None:
-        """Which pairs of a tile may meet, [.., T, T]; None where all may."""
+    def bias(self, bias: Tensor | None, row: int, column: int) -> Tensor | None:
+        """The bias of one tile, [B or 1, H or 1, T, T]."""
+        return None if bias is None else bias[..., self.part(row), self.part(column)].contiguous()
+
+    def mask(self, row: int, column: int, device: torch.device) -> Tensor | None:
+        """Which pairs of a tile may meet, [B or 1, H or 1, T, T]; None where all may."""
+        rows, columns = self.part(row), self.part(column)
         masks = [] if self.allowed is None else [self.allowed[..., rows, columns]]
         if self.causal and columns.stop > rows.start:
-            masks.append(torch.ones(self.side, self.side, dtype=torch.bool, device=device).tril())
+            masks.append(torch.ones(1, 1, self.side, self.side, dtype=torch.bool, device=device).tril())
         if columns.stop > self.num_keys:
-            masks.append(
-                (torch.arange(columns.start, columns.stop, device=device) < self.num_keys).expand(1, self.side, -1)
-            )
-        return reduce(torch.logical_and, masks) if masks else None
+            real = torch.arange(columns.start, columns.stop, device=device) < self.num_keys
+            masks.append(real.expand(1, 1, self.side, -1))
+        return reduce(torch.logical_and, masks).contiguous() if masks else None
 
-    def kept(self, like: Tensor, rows: slice, columns: slice) -> Tensor | None:
+    def kept(self, like: Tensor, row: int, column: int) -> Tensor | None:
         """Dropout's factor for the weights of one tile, the same each time it is asked for."""
         if self.dropout == 0.0:
             return None
-        generator = torch.Generator(like.device).manual_seed(self.seed + rows.start * self.num_keys + columns.start)
-        shape = (*like.shape[:2], self.side, self.side)
+        generator = torch.Generator(like.device).manual_seed(self.seed + row * len(self.occupied[0]) + column)
+        shape = (*like.shape[1:3], self.side, self.side)
         kept = torch.rand(shape, generator=generator, device=like.device) >= self.dropout
         return kept.to(like.dtype) / (1 - self.dropout)
 
@@ -158,22 +161,23 @@ class TiledAttention(torch.autograd.Function):
         sink: Tensor | None,
         *parameters: Tensor,  # those of the plan, named here for autograd
     ) -> Tensor:
+        query, key, value = (cut(states, plan.side) for states in (query, key, value))
         lowest = torch.finfo(query.dtype).min
-        highest = query.new_full((*query.shape[:-1], 1), lowest) if sink is None else sink.clone()
+        highest = query.new_full((*query.shape[:-1], 1), lowest) if sink is None else cut(sink, plan.side).clone()
         total = torch.zeros_like(highest) if sink is None else torch.ones_like(highest)
         output = query.new_zeros(*query.shape[:-1], value.shape[-1])
-        for rows, columns in plan.tiles():
-            highest[:, :, rows], total[:, :, rows], output[:, :, rows] = plan.forward_tile(
+        for row, column in plan.tiles():
+            highest[row], total[row], output[row] = plan.forward_tile(
                 plan.parameters,
-                query[:, :, rows],
-                key[:, :, columns],
-                value[:, :, columns],
-                None if bias is None else bias[..., rows, columns],
-                plan.mask(rows, columns, query.device),
-                plan.kept(query, rows, columns),
-                highest[:, :, rows],
-                total[:, :, rows],
-                output[:, :, rows],
+                query[row],
+                key[column],
+                value[column],
+                plan.bias(bias, row, column),
+                plan.mask(row, column, query.device),
+                plan.kept(query, row, column),
+                highest[row],
+                total[row],
+                output[row],
             )
         empty = total == 0
         output = output / total.masked_fill(empty, 1.0)
@@ -181,7 +185,7 @@ class TiledAttention(torch.autograd.Function):
         log_total = (highest + total.masked_fill(empty, 1.0).log()).masked_fill_(empty, float("inf"))
         ctx.plan = plan
         ctx.save_for_backward(query, key, value, bias, sink, output, log_total)
-        return output
+        return joined(output)
 
     @staticmethod
     @once_differentiable
@@ -191,35 +195,47 @@ class TiledAttention(torch.autograd.Function):
         grad_query, grad_key, grad_value = (torch.zeros_like(states) for states in (query, key, value))
         grad_bias = None if bias is None else torch.zeros_like(bias)
         grad_parameters = {name: torch.zeros_like(parameter) for name, parameter in plan.parameters.items()}
-        mean_gain = (grad_output * output).sum(-1, keepdim=True)
-        for rows, columns in plan.tiles():
-            part, keys = query[:, :, rows], key[:, :, columns]
+        gain = cut(grad_output, plan.side)
+        mean_gain = (gain * output).sum(-1, keepdim=True)
+        for row, column in plan.tiles():
             of_scores, of_value = plan.weights_tile(
                 plan.parameters,
-                part,
-                keys,
-                value[:, :, columns],
-                None if bias is None else bias[..., rows, columns],
-                plan.mask(rows, columns, query.device),
-                plan.kept(query, rows, columns),
-                log_total[:, :, rows],
-                grad_output[:, :, rows],
-                mean_gain[:, :, rows],
+                query[row],
+                key[column],
+                value[column],
+                plan.bias(bias, row, column),
+                plan.mask(row, column, query.device),
+                plan.kept(query, row, column),
+                log_total[row],
+                gain[row],
+                mean_gain[row],
             )
-            of_query, of_key, of_parameters = plan.pair_tile(plan.parameters, part, keys, of_scores)
-            grad_query[:, :, rows] += of_query
-            grad_key[:, :, columns] += of_key
-            grad_value[:, :, columns] += of_value
+            of_query, of_key, of_parameters = plan.pair_tile(plan.parameters, query[row], key[column], of_scores)
+            grad_query[row] += of_query
+            grad_key[column] += of_key
+            grad_value[column] += of_value
             if grad_bias is not None:
-                grad_bias[..., rows, columns] += of_scores.sum_to_size(bias[..., rows, columns].shape)
+                part = grad_bias[..., plan.part(row), plan.part(column)]
+                part += of_scores.sum_to_size(part.shape)
             for name, gradient in of_parameters.items():
                 grad_parameters[name] += gradient
-        grad_sink = None if sink is None else -torch.exp(sink - log_total) * mean_gain
-        return None, grad_query, grad_key, grad_value, grad_bias, grad_sink, *grad_parameters.values()
+        grad_sink = None if sink is None else joined(-torch.exp(cut(sink, plan.side) - log_total) * mean_gain)
+        grads = (joined(grad_query), joined(grad_key), joined(grad_value), grad_bias, grad_sink)
+        return None, *grads, *grad_parameters.values()
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:
         raise RuntimeError("backend 'pairwise' has no forward-mode derivative: use attn_implementation='eager'")
+
+
+def cut(states: Tensor, side: int) -> Tensor:
+    """[B, H, n T, ·] -> [n, B, H, T, ·], so that each tile is whole in memory, whatever n is."""
+    return states.unflatten(2, (-1, side)).movedim(2, 0).contiguous()
+
+
+def joined(tiles: Tensor) -> Tensor:
+    """[n, B, H, T, ·] -> [B, H, n T, ·]."""
+    return tiles.movedim(0, 2).flatten(2, 3)
 
 
 class Tile(nn.Module, ABC):
@@ -320,4 +336,8 @@ def tile_function(tile: Tile, compiled: bool) -> Callable[..., Any]:
         named = {f"scorer.{name}": parameter for name, parameter in parameters.items()}
         return torch.func.functional_call(template, named, tensors)
 
-    return torch.compile(run, dynamic=False) if compiled else run
+    if not compiled:
+        return run
+    # The compiler counts its versions of a function by its code, so each tile needs a code of its own.
+    run.__code__ = run.__code__.replace(co_name=f"{type(tile).__name__}_{type(scorer).__name__}")
+    return torch.compile(run, dynamic=False)

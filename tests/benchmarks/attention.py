@@ -1,0 +1,198 @@
+"""Speed and memory of attention, side by side in one process: every scorer against plain scaled-dot SDPA.
+
+    python tests/benchmarks/attention.py [reducible] [additive] [memory] [decoding] [--threads 2] [--rounds 7]
+
+All candidates of a table run in turn, round after round, so that a drift of the machine meets them alike; what is printed
+is the median over rounds of each candidate's time, and of its ratio to the reference in the same round.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnkit import AttnKitConfig, AttnKitForCausalLM
+from attnkit.attention import Attention, PairwiseScorer, scorers
+from attnkit.attention.backends import BACKENDS
+from attnkit.errors import UsageError
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "laws"))
+from parts import Part, variants  # noqa: E402 -- the tests' own list of every scorer and option
+
+HEADS, WIDTH = 12, 64
+
+
+def interleaved(
+    candidates: dict[str, Callable[[], object]], *, reference: str, rounds: int
+) -> dict[str, tuple[float, float]]:
+    """Median seconds of each candidate, and the median ratio to the reference."""
+    for run in candidates.values():
+        run()
+        run()
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for _ in range(rounds):
+        for name, run in candidates.items():
+            start = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - start)
+    ratio = {name: [a / b for a, b in zip(taken, times[reference], strict=True)] for name, taken in times.items()}
+    return {name: (statistics.median(times[name]), statistics.median(ratio[name])) for name in candidates}
+
+
+def heads(num_tokens: int) -> list[Tensor]:
+    return [torch.randn(1, HEADS, num_tokens, WIDTH, requires_grad=True) for _ in range(3)]
+
+
+class Core(torch.nn.Module):
+    """An attention layer without projections: what a scorer adds to a fused kernel, and nothing else."""
+
+    def __init__(self, part: Part, backend: str, num_tokens: int) -> None:
+        super().__init__()
+        self.layer = Attention(
+            HEADS * WIDTH,
+            HEADS,
+            scorer=part.name,
+            scorer_options=dict(part.options),
+            max_positions=num_tokens,
+            causal=True,
+        )
+        self.backend = BACKENDS[backend]
+        self.positions = torch.arange(num_tokens)[None]
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        mapped, scale, _ = self.layer.map_query(query, self.positions)
+        extra = self.layer.extra_terms(query, None, None, self.positions, 0, key.shape[2])
+        key = self.layer.map_key(key, self.positions)
+        return self.backend(self.layer, mapped, key, value, None, scaling=scale, **extra)[0]
+
+
+def step(function: Callable[..., Tensor], inputs: list[Tensor]) -> Callable[[], None]:
+    def run() -> None:
+        function(*inputs).sum().backward()
+
+    return run
+
+
+def plain_sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+def reducible(rounds: int) -> None:
+    print("forward + backward on sdpa, causal, 12 heads, d = 64: time / plain scaled-dot SDPA")
+    parts = [part for part in variants("scorer") if not issubclass(scorers[part.name], PairwiseScorer)]
+    columns = {}
+    for num_tokens in (512, 1024, 2048):
+        inputs = heads(num_tokens)
+        candidates = {"plain": step(plain_sdpa, inputs)}
+        candidates |= {str(part): step(Core(part, "sdpa", num_tokens), inputs) for part in parts}
+        columns[num_tokens] = interleaved(candidates, reference="plain", rounds=rounds)
+    print(f"{'scorer':28}" + "".join(f"n = {num_tokens:<8}" for num_tokens in columns))
+    for name in columns[512]:
+        print(f"{name:28}" + "".join(f"{column[name][1]:<12.2f}" for column in columns.values()))
+
+
+def naive_additive(layer: Attention) -> Callable[..., Tensor]:
+    """The formula with one tanh tensor of all pairs."""
+    scorer = layer.scorer
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        query, key = query @ scorer.query_weight, key @ scorer.key_weight
+        score = (torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3)) * scorer.weight[:, None, None]).sum(-1)
+        later = torch.ones(score.shape[-2:], dtype=torch.bool).triu(1)
+        return torch.softmax(score.masked_fill(later, float("-inf")), -1) @ value
+
+    return attend
+
+
+def additive(rounds: int) -> None:
+    print("additive on pairwise, forward + backward, causal, 12 heads, d = 64")
+    per_pair = {}
+    for num_tokens in (512, 1024, 2048):
+        inputs, core = heads(num_tokens), Core(Part("additive"), "pairwise", num_tokens)
+        candidates = {"sdpa": step(plain_sdpa, inputs), "pairwise": step(core, inputs)}
+        if num_tokens == 512:
+            candidates["naive"] = step(naive_additive(core.layer), inputs)
+        result = interleaved(candidates, reference="sdpa", rounds=rounds)
+        per_pair[num_tokens] = result["pairwise"][0] / (num_tokens**2 * HEADS) * 1e9
+        line = ", ".join(f"{name} {seconds * 1000:.0f} ms" for name, (seconds, _) in result.items())
+        print(f"n = {num_tokens}: {line}; pairwise / sdpa {result['pairwise'][1]:.2f}", end="")
+        print(
+            f", naive / pairwise {result['naive'][0] / result['pairwise'][0]:.1f}" if "naive" in result else "", end=""
+        )
+        print(f"; {per_pair[num_tokens]:.1f} ns per pair")
+
+
+def memory(_: int) -> None:
+    print("additive on pairwise: peak memory over the inputs, forward + backward, causal, batch 1, 12 heads, d = 64")
+    for num_tokens in (1024, 2048, 4096):
+        inputs, core = heads(num_tokens), Core(Part("additive"), "pairwise", num_tokens)
+        run = step(core, inputs)
+        run()  # gradients and compiled tiles exist from here on
+        with torch.profiler.profile(profile_memory=True) as profile:
+            run()
+        live = peak = 0
+        for event in profile.profiler.kineto_results.events():
+            if event.name() == "[memory]":
+                live += event.nbytes()
+                peak = max(peak, live)
+        resident = psutil.Process().memory_info().rss / 1e6
+        print(f"n = {num_tokens}: {peak / 1e6:.0f} MB (process {resident:.0f} MB)")
+
+
+def decoding(rounds: int) -> None:
+    print("one decoding step at context 2048, 4 layers, hidden 768: time / the same model with scaled_dot")
+    models = {}
+    for part in variants("scorer"):
+        if issubclass(scorers[part.name], PairwiseScorer):
+            continue
+        fields = {"hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 4, "vocab_size": 1000}
+        try:
+            config = AttnKitConfig(
+                scorer=part.name,
+                scorer_options=dict(part.options),
+                position="none",
+                max_position_embeddings=4096,
+                **fields,
+            )
+        except UsageError:
+            continue
+        models[str(part)] = AttnKitForCausalLM(config).eval()
+
+    def decode(model: AttnKitForCausalLM) -> Callable[[], None]:
+        with torch.inference_mode():
+            cache = model(torch.zeros(1, 2048, dtype=torch.long)).cache
+
+        def run() -> None:
+            with torch.inference_mode():
+                model(torch.zeros(1, 1, dtype=torch.long), cache=cache)
+                cache.crop(-1)
+
+        return run
+
+    result = interleaved(
+        {name: decode(model) for name, model in models.items()}, reference="scaled_dot", rounds=3 * rounds
+    )
+    for name, (seconds, ratio) in result.items():
+        print(f"{name:28}{seconds * 1000:8.2f} ms   {ratio:.2f}")
+
+
+TABLES = {"reducible": reducible, "additive": additive, "memory": memory, "decoding": decoding}
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", nargs="*", choices=[*TABLES, []], default=list(TABLES))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(0)
+    for table in arguments.tables or TABLES:
+        TABLES[table](arguments.rounds)
+        print()
