@@ -31,6 +31,8 @@ class Verb:
     """Module and function of the recipe, which returns what there is to say."""
     takes_path: bool = False
     """The first word is a run or a model; it sets `path`, and the run's config sets the keys that the verb shares."""
+    words: tuple[str, ...] = ()
+    """Keys that the words after it set."""
 
 
 VERBS = {
@@ -65,6 +67,21 @@ VERBS = {
         run=("attnkit.recipes.evaluate", "EvaluateRun"),
         recipe=("attnkit.recipes.evaluate", "evaluate"),
         takes_path=True,
+    ),
+    "import": Verb(
+        summary="make a model of a checkpoint of transformers",
+        usage="SOURCE TARGET",
+        run=("attnkit.recipes.exchange", "ImportRun"),
+        recipe=("attnkit.recipes.exchange", "import_checkpoint"),
+        words=("source", "target"),
+    ),
+    "export": Verb(
+        summary="write a model for transformers alone: as its own class, or with our code",
+        usage="RUN_OR_MODEL TARGET (--format NAME | --remote-code)",
+        run=("attnkit.recipes.exchange", "ExportRun"),
+        recipe=("attnkit.recipes.exchange", "export_checkpoint"),
+        takes_path=True,
+        words=("target",),
     ),
     "summary": Verb(
         summary="show what finished runs have reached",
@@ -115,11 +132,21 @@ def do(name: str, verb: Verb, arguments: list[str]) -> str:
             raise UsageError(f"{name} needs a model: attnkit {name} {verb.usage}")
         saved = saving.find_saved(Path(arguments[0]))
         arguments = ["--path", *arguments]
+    arguments = name_words(arguments, verb, at=2 if verb.takes_path else 0)
     print_config = "--print_config" in arguments
     run = loading.load(part(*verb.run), [word for word in arguments if word != "--print_config"], saved=saved)
     if print_config:
         return saving.to_text(run).rstrip("\n")
     return part(*verb.recipe)(run)
+
+
+def name_words(arguments: list[str], verb: Verb, *, at: int) -> list[str]:
+    """The arguments, with the words that have no flag after the keys that they set. Missing keys are noticed later."""
+    words, rest = arguments[at : at + len(verb.words)], arguments[at + len(verb.words) :]
+    if any(word.startswith("--") for word in words):
+        return arguments
+    named = [part for key, word in zip(verb.words, words, strict=False) for part in (f"--{key}", word)]
+    return [*arguments[:at], *named, *rest]
 
 
 def quieten_libraries() -> None:

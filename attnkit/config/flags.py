@@ -6,14 +6,15 @@ from pathlib import Path
 from attnkit.config.runs import keys_of
 from attnkit.errors import UsageError
 
-SHORTHANDS = {"resume": "training.resume", "overwrite": "training.overwrite"}
+SHORTHANDS = {"resume": "training.resume", "overwrite": "training.overwrite", "remote-code": "remote_code"}
 
 
 def split(run_class: type, arguments: Sequence[str]) -> tuple[list[Path], list[tuple[str, str]]]:
     """The config files and the (key, text) pairs of a command line.
 
     `--key value` and `--key=value` are the same; a boolean alone is true; `--resume` and `--overwrite` are short for
-    those keys of `training`. Raises `UsageError` for a word that belongs to no flag and for a flag without its value.
+    those keys of `training`, and `--remote-code` is `--remote_code`. Raises `UsageError` for a word that belongs to no
+    flag and for a flag without its value.
     """
     keys = keys_of(run_class)
     files, pairs, waiting = [], [], list(arguments)

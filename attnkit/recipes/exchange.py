@@ -1,0 +1,114 @@
+"""Exchange of checkpoints with transformers: import from its formats, export to them or with the code to load them."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import transformers
+
+from attnkit.data.tokenizer import load_tokenizer
+from attnkit.errors import UsageError, nearest
+from attnkit.models import from_hf, to_hf
+from attnkit.models.convert import FORMATS
+from attnkit.models.remote_code import ENTRIES, save_with_code
+from attnkit.models.stack import AttnKitPreTrainedModel
+from attnkit.recipes.generate import tokenizer_path
+from attnkit.recipes.model import load_model, model_path
+
+
+@dataclass(kw_only=True)
+class ImportRun:
+    """Which checkpoint becomes an attnkit model, and where."""
+
+    source: str = ""
+    """The folder of a checkpoint of transformers."""
+    target: str = ""
+    """The folder in which the attnkit model is saved; it must not exist, or be empty."""
+
+    def problems(self) -> list[str]:
+        """What is wrong with these settings, a line each."""
+        keys = {"source": self.source, "target": self.target}
+        return [f"{key}: give a folder: attnkit import SOURCE TARGET" for key, value in keys.items() if not value]
+
+
+@dataclass(kw_only=True)
+class ExportRun:
+    """Which attnkit model is written for others, and how."""
+
+    path: str
+    """A run, or the folder of a model."""
+    target: str = ""
+    """The folder that is written; it must not exist, or be empty."""
+    format: str | None = None
+    """The model type of transformers whose own class is to load it, e.g. bert."""
+    remote_code: bool = False
+    """Lay the code beside the weights, for `from_pretrained(…, trust_remote_code=True)` without attnkit."""
+    imports: list[str] = field(default_factory=list)
+    """Python files or modules that register parts; those of the run that made the model need not be named."""
+
+    def problems(self) -> list[str]:
+        """What is wrong with these settings, a line each."""
+        if not self.target:
+            return ["target: give a folder: attnkit export RUN_OR_MODEL TARGET"]
+        if (self.format is None) is (not self.remote_code):
+            return ["format: give either --format or --remote-code"]
+        if self.format is not None and self.format not in FORMATS:
+            return [f"format: unknown {self.format!r}: {nearest(self.format, FORMATS)}"]
+        return []
+
+
+def import_checkpoint(run: ImportRun) -> str:
+    """Save a checkpoint of transformers as an attnkit model, its tokenizer with it.
+
+    Raises `UsageError` if there is no such checkpoint, if its class is none that is read, or if the target is in use.
+    """
+    source, target = Path(run.source).expanduser(), free_folder(run.target)
+    if not (source / "config.json").is_file():
+        raise UsageError(f"source: {run.source} has no config.json: give the folder of a checkpoint")
+    model = from_hf(source)
+    model.save_pretrained(target)
+    copy_tokenizer(source, target)
+    return f"{type(model).__name__} with {model.num_parameters():,} parameters in {target}"
+
+
+def export_checkpoint(run: ExportRun) -> str:
+    """Write an attnkit model as transformers' own class reads it, or with the code that loads it, and its tokenizer.
+
+    Raises `UsageError` if there is no such model, if the format cannot say what it computes, or if the target is used.
+    """
+    path, target = Path(model_path(run.path)), free_folder(run.target)
+    model = load_own(path)
+    if run.format is None:
+        save_with_code(model, target)
+        said = f"{type(model).__name__} with its code in {target}: load it with trust_remote_code=True"
+    else:
+        exported = to_hf(model, run.format)
+        exported.save_pretrained(target)
+        said = f"{type(exported).__name__} in {target}"
+    copy_tokenizer(Path(tokenizer_path(str(path))), target)
+    return said
+
+
+def load_own(path: Path) -> AttnKitPreTrainedModel:
+    """A saved attnkit model with the head that it was saved with."""
+    if not (path / "config.json").is_file():
+        raise UsageError(f"model {path}: the folder has no config.json: give that of a run or of a saved model")
+    names = json.loads((path / "config.json").read_text(encoding="utf-8")).get("architectures") or []
+    autos = [auto for auto, model_class in ENTRIES.items() if model_class.__name__ in names]
+    if not autos:
+        raise UsageError(f"model {path}: config.json names no class of attnkit in 'architectures'")
+    return load_model(str(path), auto_class=getattr(transformers, autos[0]))
+
+
+def free_folder(name: str) -> Path:
+    """The folder of that name, refused where something is in it."""
+    folder = Path(name).expanduser()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"target: {name} is in use: give a folder that does not exist")
+    return folder
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """Save the tokenizer of a model with another one, if it has one."""
+    if any((source / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
+        load_tokenizer(source).save_pretrained(target)
