@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from attnkit.attention.scorers.base import Scorer, scaled_pair
 
-TILE_SIDE = 64
+TILE_SIDE = 128
 TILE_ELEMENTS = 2**24  # numbers [B, H, T, T, M] of the largest tile
 COMPILED_ELEMENTS = 2**26  # numbers [B, H, Q, K, M] from which compiling the tile pays within a few steps
 
