@@ -126,24 +126,26 @@ class Block(GradientCheckpointingLayer):
         self,
         states: Tensor,
         source: Tensor | None = None,
-        second: SecondStream | None = None,
+        bias: Tensor | None = None,
+        targets: Tensor | None = None,
         *,
+        second: SecondStream | None = None,
         segments: Tensor | None = None,
         positions: Tensor,
         rotation: tuple[Tensor, Tensor] | None,
-        bias: Tensor | None,
         past: int | Tensor,
         mask: Tensor | None,
         source_mask: Tensor | None = None,
         cache: Cache | None,
         backend: Backend,
-    ) -> Tensor | tuple[Tensor, SecondStream]:
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """[B, N, hidden_size], and in a decoder of an encoder its states [B, S, hidden_size] -> [B, N, hidden_size].
 
-        Where there is a second stream, it comes out too. The other arguments are those of `Attention`.
+        Where there is a second stream, its states `targets` [B, P, hidden_size] go in and come out too. The other
+        arguments are those of `Attention`; what may need a gradient is positional, as recomputation wants it.
         """
         block_input = states
-        entered = None if second is None else second._replace(states=self.attention_residual.enter(second.states))
+        entered = None if targets is None else second._replace(states=self.attention_residual.enter(targets))
         update, _, *second_update = self.attention(
             self.attention_residual.enter(states),
             segments=segments,
@@ -168,10 +170,9 @@ class Block(GradientCheckpointingLayer):
             )
             states = self.cross_attention_residual.leave(states, update)
         states = self.feed(states, block_input)
-        if second is None:
+        if targets is None:
             return states
-        targets = self.attention_residual.leave(second.states, second_update[0])
-        return states, second._replace(states=self.feed(targets, second.states))
+        return states, self.feed(self.attention_residual.leave(targets, second_update[0]), targets)
 
     def feed(self, states: Tensor, block_input: Tensor) -> Tensor:
         """The feed-forward layer on the residual."""

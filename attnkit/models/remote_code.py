@@ -87,9 +87,7 @@ def imports(source: str) -> list[ast.ImportFrom | ast.Import]:
     """The statements of a source that import from attnkit, in order."""
     statements = []
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == PACKAGE:
-            statements.append(node)
-        elif isinstance(node, ast.Import) and any(alias.name.split(".")[0] == PACKAGE for alias in node.names):
+        if (isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == PACKAGE) or (isinstance(node, ast.Import) and any(alias.name.split(".")[0] == PACKAGE for alias in node.names)):
             statements.append(node)
     return statements
 

@@ -253,24 +253,26 @@ class Stack(AttnKitPreTrainedModel):
         states = self.embeddings(states, position_ids, token_type_ids)
         rotation = self.embeddings.position.rotation(position_ids)
         bias = self.position_bias(states, own_cache, past)
+        targets = None if second is None else second.states
         for layer, mask, target_mask in zip(self.layers, masks, target_masks, strict=True):
             states = layer(
                 states,
                 encoder_hidden_states,
-                None if second is None else second._replace(mask=target_mask),
+                bias,
+                targets,
+                second=None if second is None else second._replace(mask=target_mask),
                 segments=token_type_ids,
                 positions=position_ids.clamp(min=0),
                 rotation=rotation,
-                bias=bias,
                 past=past,
                 mask=mask,
                 source_mask=source_mask,
                 cache=cache,
                 backend=backend,
             )
-            if second is not None:
-                states, second = states
-        states = states if second is None else second.states
+            if targets is not None:
+                states, targets = states
+        states = states if targets is None else targets
         if self.norm is not None:
             states = self.norm(states)
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=states, cache=cache)

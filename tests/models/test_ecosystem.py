@@ -1,0 +1,144 @@
+"""The models are ordinary models of transformers: compiled, exported, recomputed, adapted, trained and served."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Trainer, TrainingArguments, pipeline
+
+from attnkit.models import (
+    AttnKitConfig,
+    AttnKitForCausalLM,
+    AttnKitForMaskedLM,
+    AttnKitForSeq2SeqLM,
+    AttnKitForSequenceClassification,
+    AttnKitForTokenClassification,
+)
+
+SIZES: dict[str, Any] = {"vocab_size": 31, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
+SIZES |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 32}
+LANGUAGE = {"encoder": AttnKitForMaskedLM, "decoder": AttnKitForCausalLM, "encoder-decoder": AttnKitForSeq2SeqLM}
+
+
+def build(architecture: str, **fields: Any) -> Any:
+    return LANGUAGE[architecture](AttnKitConfig(**SIZES, architecture=architecture, **fields)).eval()
+
+
+def arguments(architecture: str, length: int = 9) -> dict[str, Any]:
+    ids = {"input_ids": torch.randint(3, 31, (2, length))}
+    if architecture == "encoder-decoder":
+        ids["decoder_input_ids"] = torch.randint(3, 31, (2, 5))
+    return ids | ({} if architecture == "encoder" else {"use_cache": False})
+
+
+@pytest.mark.parametrize("scorer", ["scaled_dot", "gaussian", "additive"])
+@pytest.mark.parametrize("architecture", LANGUAGE)
+@torch.no_grad()
+def test_compiled_in_one_graph(architecture: str, scorer: str) -> None:
+    torch.compiler.reset()
+    model, inputs = build(architecture, scorer=scorer), arguments(architecture)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    assert torch.allclose(compiled(**inputs).logits, model(**inputs).logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ["encoder", "decoder"])
+@torch.no_grad()
+def test_exported(architecture: str) -> None:
+    model, inputs = build(architecture, scorer="gaussian"), arguments(architecture)
+    exported = torch.export.export(model, (), inputs, strict=False)
+    assert torch.allclose(exported.module()(**inputs).logits, model(**inputs).logits, atol=1e-6)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("architecture", LANGUAGE)
+def test_recomputed_activations_give_the_same_gradients(architecture: str, reentrant: bool) -> None:
+    model, inputs = build(architecture, position="t5").train(), arguments(architecture)
+    labels = {"labels": inputs["decoder_input_ids" if architecture == "encoder-decoder" else "input_ids"]}
+    model(**inputs, **labels).loss.backward()
+    before = {name: parameter.grad for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    model.activation_checkpointing_enable({"use_reentrant": reentrant})
+    model.enable_input_require_grads()
+    model(**inputs, **labels).loss.backward()
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(parameter.grad, before[name], atol=1e-6), name  # sums in another order
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@pytest.mark.parametrize("task", ["CAUSAL_LM", "SEQ_CLS", "SEQ_2_SEQ_LM"])
+def test_low_rank_adapters_train(task: str, tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    heads = {
+        "CAUSAL_LM": ("decoder", AttnKitForCausalLM),
+        "SEQ_CLS": ("encoder", AttnKitForSequenceClassification),
+        "SEQ_2_SEQ_LM": ("encoder-decoder", AttnKitForSeq2SeqLM),
+    }
+    architecture, head = heads[task]
+    body = head(AttnKitConfig(**SIZES, architecture=architecture))
+    model = get_peft_model(body, LoraConfig(r=2, target_modules=["q_proj", "v_proj"], task_type=task))
+    ids = torch.randint(3, 31, (2, 7))
+    model(input_ids=ids, labels=torch.tensor([0, 1]) if task == "SEQ_CLS" else ids).loss.backward()
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert trained
+    assert all(parameter.grad is not None for parameter in trained.values())
+    model.save_pretrained(tmp_path)
+    assert (tmp_path / "adapter_model.safetensors").is_file()
+
+
+def test_one_step_of_the_trainer(tmp_path: Path) -> None:
+    model = build("decoder", scorer="cosine").train()
+    before = model.lm_head.weight.detach().clone()
+    rows = [{"input_ids": list(range(3, 12)), "labels": list(range(3, 12))}] * 4
+    options = TrainingArguments(tmp_path, max_steps=1, report_to=[], disable_tqdm=True, use_cpu=True, save_steps=1)
+    result = Trainer(model=model, args=options, train_dataset=Dataset.from_list(rows)).train()
+    assert result.global_step == 1
+    assert not torch.equal(before, model.lm_head.weight)
+    assert torch.equal(
+        AttnKitForCausalLM.from_pretrained(tmp_path / "checkpoint-1").lm_head.weight, model.lm_head.weight
+    )
+
+
+@pytest.fixture
+def tokenizer() -> PreTrainedTokenizerFast:
+    words = ["<pad>", "<s>", "</s>", "<mask>", "<unk>", *"abcdefghijklmnopqrstuvwxyz"]
+    plain = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>"))
+    plain.pre_tokenizer = pre_tokenizers.Whitespace()
+    special = {
+        "pad_token": "<pad>",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "mask_token": "<mask>",
+        "unk_token": "<unk>",
+    }
+    return PreTrainedTokenizerFast(tokenizer_object=plain, **special)
+
+
+def test_pipelines(tokenizer: PreTrainedTokenizerFast) -> None:
+    written = pipeline("text-generation", build("decoder"), tokenizer=tokenizer)(
+        "a b c", max_new_tokens=3, do_sample=False
+    )
+    assert written[0]["generated_text"].startswith("a b c")
+    assert len(pipeline("fill-mask", build("encoder"), tokenizer=tokenizer)("a <mask> c", top_k=4)) == 4
+    config = AttnKitConfig(**SIZES, architecture="encoder", num_labels=3)
+    classified = pipeline("text-classification", AttnKitForSequenceClassification(config), tokenizer=tokenizer)(
+        ["a", "b c"]
+    )
+    assert {row["label"] for row in classified} <= {"LABEL_0", "LABEL_1", "LABEL_2"}
+    tagged = pipeline("token-classification", AttnKitForTokenClassification(config), tokenizer=tokenizer)("a b c")
+    assert {row["word"] for row in tagged} <= set("abc")
+
+
+@torch.no_grad()
+def test_half_precision() -> None:
+    for dtype in (torch.bfloat16, torch.float16):
+        for scorer in ("scaled_dot", "gaussian", "additive"):
+            model = build("decoder", scorer=scorer)
+            inputs = arguments("decoder")
+            full = model(**inputs).logits
+            half = model.to(dtype)(**inputs).logits
+            assert half.dtype == dtype
+            assert (half.float() - full).abs().max() < 0.05 * full.abs().max() + 0.01
