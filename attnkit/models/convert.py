@@ -76,7 +76,7 @@ def to_hf(model: AttnKitPreTrainedModel, format: str) -> PreTrainedModel:  # noq
     head, hf_class = find_class(form, model)
     hf_config = hf_class.config_class(**form.write(model.config))
     check_function(form, head, model.config, form.read(hf_config), unseen=form.observed)
-    exported = hf_class(hf_config).to(device=model.device, dtype=model.dtype)
+    exported: Any = hf_class(hf_config).to(device=model.device, dtype=model.dtype)
     shapes = {key: tensor.shape for key, tensor in exported.state_dict().items()}
     theirs = {key: tensor.reshape(shapes[key]) for key, tensor in export_weights(form, head, model)}
     result = exported.load_state_dict(theirs, strict=False)
@@ -90,7 +90,7 @@ def to_hf(model: AttnKitPreTrainedModel, format: str) -> PreTrainedModel:  # noq
     return exported.train(model.training)
 
 
-def find_class(form: Format, model: AttnKitPreTrainedModel) -> tuple[Head, type[PreTrainedModel]]:
+def find_class(form: Format, model: AttnKitPreTrainedModel) -> tuple[Head, Any]:
     """The class of transformers for one of our models."""
     for name, head in form.heads.items():
         architecture = (form.constants | head.fields)["architecture"]
@@ -173,7 +173,8 @@ def import_weights(
 
 def export_weights(form: Format, head: Head, model: AttnKitPreTrainedModel) -> Iterator[tuple[str, Tensor]]:
     """Every entry of their state dict, made from ours."""
-    rules, fused = rules_of(form, head, model.config), {}
+    rules = rules_of(form, head, model.config)
+    fused: dict[str, dict[int, Tensor]] = {}
     for key, tensor in model.state_dict().items():
         rule, name = find_rule(rules, key)
         if rule.absent:

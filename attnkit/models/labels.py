@@ -38,7 +38,7 @@ class LabelModel(AttnKitPreTrainedModel):
         self.model = AttnKitModel(config, with_pooler=with_pooler)
         self.dropout = nn.Dropout(config.output_dropout)
 
-    def read(self, **inputs: Any) -> ModelOutput:
+    def read(self, **inputs: Any) -> Any:
         """The body's outputs; `inputs` are those of `AttnKitModel.forward`."""
         decoded = [inputs.get(name) for name in ("decoder_input_ids", "decoder_inputs_embeds")]
         if self.config.is_encoder_decoder and all(given is None for given in decoded):
@@ -49,7 +49,7 @@ class LabelModel(AttnKitPreTrainedModel):
             inputs["decoder_attention_mask"] = mask
         return self.model(**(inputs | {"return_dict": True}))
 
-    def pooled(self, outputs: ModelOutput, *, input_ids: Tensor | None, attention_mask: Tensor | None) -> Tensor:
+    def pooled(self, outputs: Any, *, input_ids: Tensor | None, attention_mask: Tensor | None) -> Tensor:
         """One vector per text, [B, hidden_size]; the tokens and the mask are those of the states."""
         if self.model.pooler is not None and not self.config.is_encoder_decoder:
             return outputs.pooler_output

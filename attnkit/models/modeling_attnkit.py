@@ -119,10 +119,11 @@ class AttnKitModel(AttnKitPreTrainedModel):
         )
         pooled = None
         if self.pooler is not None:
-            pooled = pool(outputs.last_hidden_state, self.config, input_ids=input_ids, attention_mask=attention_mask)
+            states = outputs.last_hidden_state
+            pooled = self.pooler(pool(states, self.config, input_ids=input_ids, attention_mask=attention_mask))
         return BaseModelOutputWithPoolingAndCrossAttentions(
             last_hidden_state=outputs.last_hidden_state,
-            pooler_output=None if pooled is None else self.pooler(pooled),
+            pooler_output=pooled,
             cache=outputs.cache,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,

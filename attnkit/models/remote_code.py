@@ -7,6 +7,7 @@ is laid flat, one file per module, with its imports rewritten.
 import ast
 import inspect
 import json
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -58,8 +59,8 @@ def own_sources(config: AttnKitConfig) -> dict[str, Path]:
     named = [(scorers, name) for name, _ in config.all_scorers()] + [
         (patterns, name) for name, _ in config.all_patterns()
     ]
-    named += [(normalizers, config.normalizer), (positions, config.position)]
-    parts = [registry[name] for registry, name in named]
+    parts: list[type] = [registry[name] for registry, name in named]
+    parts += [normalizers[config.normalizer], positions[config.position]]
     files: dict[str, Path] = {}
     for part in parts:
         if part.__module__.split(".")[0] == PACKAGE:
@@ -72,7 +73,7 @@ def own_sources(config: AttnKitConfig) -> dict[str, Path]:
     return files
 
 
-def modules_of(classes: object) -> list[str]:
+def modules_of(classes: Iterable[type]) -> list[str]:
     """The modules of attnkit that some classes need, themselves included."""
     waiting, found = [cls.__module__ for cls in classes], []
     while waiting:
@@ -85,11 +86,13 @@ def modules_of(classes: object) -> list[str]:
 
 def imports(source: str) -> list[ast.ImportFrom | ast.Import]:
     """The statements of a source that import from attnkit, in order."""
-    statements = []
-    for node in ast.walk(ast.parse(source)):
-        if (isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == PACKAGE) or (isinstance(node, ast.Import) and any(alias.name.split(".")[0] == PACKAGE for alias in node.names)):
-            statements.append(node)
-    return statements
+    statements = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom | ast.Import)]
+    return [node for node in statements if PACKAGE in {name.split(".")[0] for name in sources_of(node)}]
+
+
+def sources_of(node: ast.ImportFrom | ast.Import) -> list[str]:
+    """The modules that a statement names."""
+    return [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
 
 
 def targets(node: ast.ImportFrom | ast.Import) -> list[tuple[str, str, str]]:

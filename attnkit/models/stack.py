@@ -230,7 +230,8 @@ class Stack(AttnKitPreTrainedModel):
         backend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
         own_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
         masks = self.build_masks(states, attention_mask, own_cache, position_ids, documents)
-        target_masks, second = [None] * len(masks), None
+        target_masks: list[Tensor | None] = [None] * len(masks)
+        second = None
         if self.config.two_stream:
             shape = (states.shape[0], states.shape[1], past + states.shape[1])
             allowed = [permute(mask, perm_mask, shape=shape, device=states.device) for mask in masks]
@@ -329,7 +330,7 @@ class Stack(AttnKitPreTrainedModel):
         """Positions [B, N] as `config.position_counting` says; past tokens count from 0."""
         num_tokens, counting = states.shape[1], self.config.position_counting
         if counting == "unpadded" and input_ids is not None:
-            real = input_ids != self.config.pad_token_id
+            real = input_ids.ne(self.config.pad_token_id)
             return torch.where(real, real.cumsum(-1) - 1 + past, -1)
         if counting != "attended" or attention_mask is None or attention_mask.ndim != 2:
             return (torch.arange(num_tokens, device=states.device) + past).expand(states.shape[0], -1)

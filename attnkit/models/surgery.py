@@ -56,7 +56,8 @@ def replace_scorer(
     nearest = NEAREST[scorer](config.head_dim) if scorer in NEAREST else {}
     changed = change_config(config, scorer, nearest | (scorer_options or {}), depths)
     with torch.random.fork_rng():  # the caller's random numbers are not ours to use
-        other = type(model)(changed).to(device=model.device, dtype=model.dtype)
+        fresh: Any = type(model)(changed)
+    other = fresh.to(device=model.device, dtype=model.dtype)
     old, new = model.state_dict(), other.state_dict()
     replaced = {f"{name}.scorer." for depth, (name, _) in enumerate(attentions(model)) if depth in depths}
     carried = [key for key in new if key in old and not key.startswith(tuple(replaced))]

@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import transformers
 
@@ -11,7 +12,6 @@ from attnkit.errors import UsageError, nearest
 from attnkit.models import from_hf, to_hf
 from attnkit.models.convert import FORMATS
 from attnkit.models.remote_code import ENTRIES, save_with_code
-from attnkit.models.stack import AttnKitPreTrainedModel
 from attnkit.recipes.generate import tokenizer_path
 from attnkit.recipes.model import load_model, model_path
 
@@ -89,7 +89,7 @@ def export_checkpoint(run: ExportRun) -> str:
     return said
 
 
-def load_own(path: Path) -> AttnKitPreTrainedModel:
+def load_own(path: Path) -> Any:
     """A saved attnkit model with the head that it was saved with."""
     if not (path / "config.json").is_file():
         raise UsageError(f"model {path}: the folder has no config.json: give that of a run or of a saved model")
