@@ -1,19 +1,27 @@
 """What a configuration costs, before any of it is spent: pure functions of a config."""
 
+from attnkit.scaling.fit import LawFit, Run, fit_scaling_law
 from attnkit.scaling.flops import FlopCount, count_flops, count_generation_flops
 from attnkit.scaling.hardware import CATALOGUE, Device, TimeEstimate, estimate_time, find_device
+from attnkit.scaling.laws import LAWS, Law, repeated_loss
 from attnkit.scaling.memory import Layout, MemoryEstimate, estimate_memory, fewest_devices, trace_memory
 from attnkit.scaling.parameters import ParameterCount, count_parameters, parameters_by_component
+from attnkit.scaling.planner import Plan, plan
 from attnkit.scaling.subject import HEADS
 
 __all__ = [
     "CATALOGUE",
     "HEADS",
+    "LAWS",
     "Device",
     "FlopCount",
+    "Law",
+    "LawFit",
     "Layout",
     "MemoryEstimate",
     "ParameterCount",
+    "Plan",
+    "Run",
     "TimeEstimate",
     "count_flops",
     "count_generation_flops",
@@ -22,6 +30,9 @@ __all__ = [
     "estimate_time",
     "fewest_devices",
     "find_device",
+    "fit_scaling_law",
     "parameters_by_component",
+    "plan",
+    "repeated_loss",
     "trace_memory",
 ]

@@ -136,6 +136,11 @@ class Traced:
     static: "Static"
     kv_cache: int
 
+    @property
+    def alone(self) -> MemoryEstimate:
+        """What one device holds that has the model to itself."""
+        return self.divided(Layout())
+
     def divided(self, layout: Layout, *, fragmentation: float = 0.0, runtime: int = RUNTIME) -> MemoryEstimate:
         """What one device holds."""
         check_layout(self.subject, layout, fragmentation=fragmentation)

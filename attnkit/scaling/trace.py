@@ -195,6 +195,7 @@ class Run:
     def step(self) -> Step:
         model, setting = self.model, self.setting
         if setting.full_recompute:
+            model.config.use_cache = False
             model.activation_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
         weights = size_of(list(model.parameters()))
         buffers = size_of([buffer for buffer in model.buffers() if buffer.numel() > 1])

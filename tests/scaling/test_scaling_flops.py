@@ -87,6 +87,9 @@ def test_tiles_of_a_pairwise_scorer_are_computed_again_in_backward() -> None:
 @pytest.mark.parametrize(
     ("name", "tokens", "forward"),
     [
+        ("bert-base", 128, 28_500_298_752),
+        ("bert-base", 512, 121_245_404_160),
+        ("bert-large", 512, 368_087_928_832),
         ("gpt-2", 1024, 3_506_703_564_800),
         ("megatron-lm", 1024, 17_948_668_329_984),
         ("turing-nlg", 1024, 36_560_992_993_280),

@@ -1,0 +1,223 @@
+"""Fit a scaling law to runs (Hoffmann 2022, section 3.3): Huber loss on log L, many starts, bootstrap intervals.
+
+log L̂ = logsumexp(log A - α·log N, log B - β·log D, log E)
+"""
+
+import csv
+import itertools
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import logsumexp, softmax
+
+from attnkit.errors import UsageError
+from attnkit.scaling.laws import Law
+
+HUBER = 1e-3  # residuals of log L beyond it count linearly
+FEWEST_RUNS = 6  # one more than there are constants
+FEWEST_SIZES = 3  # distinct N, and distinct D: with fewer an exponent and its factor are one
+BOOTSTRAPS = 200
+OUTLIER = 3.5  # scaled median absolute deviations (Iglewicz 1993)
+STARTS = tuple(itertools.product((0.0, 8.0, 16.0), (0.0, 8.0, 16.0), (-1.0, 0.7), (0.2, 0.8), (0.2, 0.8)))
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One trained model."""
+
+    name: str
+    parameters: float
+    tokens: float
+    loss: float  # nats per token
+
+
+@dataclass(frozen=True, kw_only=True)
+class LawFit:
+    """A law, how sure its constants are, and the runs that do not follow it."""
+
+    law: Law
+    intervals: dict[str, tuple[float, float]]
+    """95% of the bootstrap, for each constant and for the share of compute that goes to parameters ("exponent")."""
+    outliers: list[str]
+    residuals: dict[str, float]
+    """log L - log L̂ of each run."""
+    samples: list[Law]
+
+    def predict(self, parameters: float, tokens: float) -> tuple[float, float, float]:
+        """The loss, and the 95% interval of the bootstrap."""
+        losses = [law.loss(parameters, tokens) for law in self.samples]
+        low, high = np.quantile(losses, [0.025, 0.975])
+        return self.law.loss(parameters, tokens), float(low), float(high)
+
+
+def fit_scaling_law(
+    runs: Iterable[Run] | Sequence[str | Path], *, bootstraps: int = BOOTSTRAPS, seed: int = 0
+) -> LawFit:
+    """Fit L(N, D) to runs, or to the paths of finished runs and of CSV files with columns parameters, tokens, loss.
+
+    Raises `UsageError` for fewer than six runs, or fewer than three distinct numbers of parameters or of tokens: they
+    do not determine five constants.
+    """
+    listed: list[Run] = []
+    for run in runs:
+        listed.extend([run] if isinstance(run, Run) else read_runs(Path(run)))
+    check(listed)
+    logs = np.log(np.array([[run.parameters, run.tokens, run.loss] for run in listed]))
+    best = search(logs, STARTS)
+    generator = np.random.default_rng(seed)
+    samples: list[Law] = []
+    while len(samples) < bootstraps:
+        chosen = generator.integers(len(listed), size=len(listed))
+        if all(len(set(logs[chosen, column])) >= FEWEST_SIZES for column in (0, 1)):
+            samples.append(as_law(search(logs[chosen], [tuple(best)])))
+    residuals = logs[:, 2] - predict(best, logs)
+    spread = 1.4826 * float(np.median(np.abs(residuals - np.median(residuals))))
+    limit = max(OUTLIER * spread, HUBER)
+    law = as_law(best)
+    return LawFit(
+        law=law,
+        intervals={name: interval([constants(it)[name] for it in samples]) for name in constants(law)},
+        outliers=[run.name for run, residual in zip(listed, residuals, strict=True) if abs(residual) > limit],
+        residuals={run.name: float(residual) for run, residual in zip(listed, residuals, strict=True)},
+        samples=samples,
+    )
+
+
+def check(runs: list[Run]) -> None:
+    """Refuse what determines no law."""
+    for run in runs:
+        if min(run.parameters, run.tokens, run.loss) <= 0:
+            raise UsageError(f"{run.name}: parameters, tokens and loss must be more than 0")
+    if len(runs) < FEWEST_RUNS:
+        raise UsageError(f"{len(runs)} runs do not determine five constants: give at least {FEWEST_RUNS}")
+    for name, sizes in (("parameters", {run.parameters for run in runs}), ("tokens", {run.tokens for run in runs})):
+        if len(sizes) < FEWEST_SIZES:
+            raise UsageError(
+                f"{len(sizes)} distinct numbers of {name} do not determine an exponent: give {FEWEST_SIZES}"
+            )
+
+
+def predict(constants: Array, logs: Array) -> Array:
+    """log L̂ of each run."""
+    return np.asarray(logsumexp(terms(constants, logs), axis=0))
+
+
+def terms(constants: Array, logs: Array) -> Array:
+    """The logarithms of the three terms, [3, runs]."""
+    a, b, e, alpha, beta = constants
+    return np.stack([a - alpha * logs[:, 0], b - beta * logs[:, 1], np.full(len(logs), e)])
+
+
+def objective(constants: Array, logs: Array) -> tuple[float, Array]:
+    """The Huber loss of the residuals in units of its threshold, and its gradient."""
+    residuals = (predict(constants, logs) - logs[:, 2]) / HUBER
+    inside = np.abs(residuals) <= 1
+    value = np.where(inside, residuals**2 / 2, np.abs(residuals) - 0.5).sum()
+    shares = softmax(terms(constants, logs), axis=0) * np.where(inside, residuals, np.sign(residuals)) / HUBER
+    sums = shares.sum(axis=1)
+    slopes = [-(shares[0] * logs[:, 0]).sum(), -(shares[1] * logs[:, 1]).sum()]
+    return float(value), np.array([*sums, *slopes])
+
+
+def search(logs: Array, starts: Sequence[tuple[float, ...]]) -> Array:
+    """The constants of the lowest objective among L-BFGS searches."""
+    bounds = [(-20.0, 40.0), (-20.0, 40.0), (-10.0, 5.0), (1e-3, 3.0), (1e-3, 3.0)]
+    options = {"maxiter": 2000, "ftol": 1e-13, "gtol": 1e-9}
+    found = [
+        minimize(objective, start, args=(logs,), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+        for start in starts
+    ]
+    return np.asarray(min(found, key=lambda it: float(it.fun)).x)
+
+
+def as_law(found: Array) -> Law:
+    """The constants as a law."""
+    a, b, e, alpha, beta = (float(value) for value in found)
+    E, A, B = math.exp(e), math.exp(a), math.exp(b)  # noqa: N806 -- their names
+    return Law(name="fit", E=E, A=A, B=B, alpha=alpha, beta=beta, source="a fit to runs")
+
+
+def constants(law: Law) -> dict[str, float]:
+    """What is told of a law."""
+    values = {name: float(vars(law)[name]) for name in ("E", "A", "B", "alpha", "beta")}
+    return values | {"exponent": law.beta / (law.alpha + law.beta)}
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+    """The middle 95%."""
+    low, high = np.quantile(values, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def read_runs(path: Path) -> list[Run]:
+    """The run of a folder (its `summary.json`), those of the folders in it, or the rows of a CSV file."""
+    if path.suffix == ".csv" and path.is_file():
+        return read_csv(path)
+    summaries = sorted({*path.glob("summary.json"), *path.glob("*/summary.json")})
+    if not summaries:
+        raise UsageError(f"{path}: is no finished run, no folder of them and no CSV file")
+    return [read_summary(summary) for summary in summaries]
+
+
+def read_summary(path: Path) -> Run:
+    """A finished run of `attnkit pretrain`."""
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+        return Run(
+            name=path.parent.name,
+            parameters=float(summary["parameters"]),
+            tokens=float(summary["tokens_seen"]),
+            loss=float(summary["held_out"]["loss"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path}: is no summary of a pretraining run") from error
+
+
+def read_csv(path: Path) -> list[Run]:
+    """Rows with columns parameters, tokens and loss, and perhaps name."""
+    with path.open(encoding="utf-8", newline="") as lines:
+        reader = csv.DictReader(lines)
+        missing = {"parameters", "tokens", "loss"} - set(reader.fieldnames or ())
+        if missing:
+            raise UsageError(f"{path}: has no column {' and no column '.join(sorted(missing))}")
+        runs = []
+        for number, row in enumerate(reader, 2):
+            try:
+                values = {name: float(row[name]) for name in ("parameters", "tokens", "loss")}
+            except (ValueError, TypeError) as error:
+                raise UsageError(f"{path}, line {number}: parameters, tokens and loss must be numbers") from error
+            runs.append(Run(name=row.get("name") or f"line {number}", **values))
+    return runs
+
+
+def draw_fit(fit: LawFit, runs: Sequence[Run], path: Path) -> None:
+    """Loss over compute, and isoFLOP curves: loss over parameters at some numbers of FLOPs."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    flops = np.array([6 * run.parameters * run.tokens for run in runs])
+    left.scatter(flops, [run.loss for run in runs], label="runs")
+    span = np.geomspace(flops.min(), 100 * flops.max(), 60)
+    law = fit.law
+    best = [(law.best_parameters(it), law.best_tokens(it)) for it in span]
+    low, high = zip(*[fit.predict(*sizes)[1:] for sizes in best], strict=True)
+    left.plot(span, [law.loss(*sizes) for sizes in best], label="best use of compute")
+    left.fill_between(span, low, high, alpha=0.2, label="95% of the bootstrap")
+    left.set(xscale="log", xlabel="FLOPs", ylabel="loss (nats/token)")
+    left.legend()
+    right.scatter([run.parameters for run in runs], [run.loss for run in runs])
+    for amount in np.geomspace(flops.min(), flops.max(), 4):
+        centre = law.best_parameters(amount)
+        sizes = np.geomspace(centre / 8, centre * 8, 40)
+        right.plot(sizes, [law.loss(size, amount / 6 / size) for size in sizes], label=f"{amount:.1e} FLOPs")
+    right.set(xscale="log", xlabel="parameters", ylabel="loss (nats/token)")
+    right.legend(fontsize=8)
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,128 @@
+"""Scaling laws: the loss that N parameters reach on D tokens, and how a number of FLOPs is best divided.
+
+L(N, D) = E + A / N^α + B / D^β, in nats per token. With C = 6·N·D the best N is (αA / βB)^(1/(α+β)) · (C/6)^(β/(α+β)).
+"""
+
+import math
+from dataclasses import dataclass
+
+from attnkit.errors import UsageError, nearest
+
+FLOPS_PER_PRODUCT = 6  # C = 6·N·D (Kaplan 2020, section 2.1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Law:
+    """A sum of three terms: of the text itself, of too few parameters and of too few tokens."""
+
+    name: str
+    E: float
+    A: float
+    B: float
+    alpha: float
+    beta: float
+    source: str
+
+    def loss(self, parameters: float, tokens: float) -> float:
+        """Nats per token."""
+        return self.E + self.A * parameters**-self.alpha + self.B * tokens**-self.beta
+
+    def best_parameters(self, flops: float) -> float:
+        """The N of the lowest loss at 6·N·D = `flops`."""
+        factor = (self.alpha * self.A / (self.beta * self.B)) ** (1 / (self.alpha + self.beta))
+        return factor * (flops / FLOPS_PER_PRODUCT) ** (self.beta / (self.alpha + self.beta))
+
+    def best_tokens(self, flops: float) -> float:
+        """The D of the lowest loss at 6·N·D = `flops`."""
+        return flops / FLOPS_PER_PRODUCT / self.best_parameters(flops)
+
+    def tokens_for(self, loss: float, *, parameters: float) -> float:
+        """The D at which N parameters reach a loss; infinite where no number of tokens is enough."""
+        rest = loss - self.E - self.A * parameters**-self.alpha
+        return (self.B / rest) ** (1 / self.beta) if rest > 0 else math.inf
+
+    def parameters_for(self, loss: float, *, tokens: float) -> float:
+        """The N that reaches a loss on D tokens; infinite where none does."""
+        rest = loss - self.E - self.B * tokens**-self.beta
+        return (self.A / rest) ** (1 / self.alpha) if rest > 0 else math.inf
+
+    def flops_for(self, loss: float) -> float:
+        """The fewest FLOPs that reach a loss."""
+        if loss <= self.E:
+            raise UsageError(
+                f"target_loss {loss:g} is not above {self.E:g}, the loss that law {self.name!r} never reaches"
+            )
+        low, high = 1.0, 1e60
+        while high / low > 1 + 1e-12:
+            middle = math.sqrt(low * high)
+            reached = self.loss(self.best_parameters(middle), self.best_tokens(middle))
+            low, high = (middle, high) if reached > loss else (low, middle)
+        return high
+
+
+HOFFMANN_SOURCE = "Hoffmann 2022 (arXiv 2203.15556), section 3.3 and appendix D.3"
+LAWS = {
+    law.name: law
+    for law in (
+        Law(
+            name="epoch", E=1.8172, A=482.01, B=2085.43, alpha=0.3478, beta=0.3658,
+            source="Besiroglu 2024 (arXiv 2404.10102), the replication of Hoffmann 2022 by Epoch AI",
+        ),
+        Law(
+            name="hoffmann", E=1.6934, A=406.4, B=410.7, alpha=0.33917, beta=0.28491,
+            source=f"{HOFFMANN_SOURCE}, exponents as in the sources of the paper",
+        ),
+        Law(
+            name="hoffmann_rounded", E=1.69, A=406.4, B=410.7, alpha=0.34, beta=0.28,
+            source=f"{HOFFMANN_SOURCE}, exponents as printed: two digits are too few to extrapolate with",
+        ),
+    )
+}  # fmt: skip
+DEFAULT_LAW = "epoch"
+
+
+def find_law(name: str) -> Law:
+    """A law by name."""
+    if name not in LAWS:
+        raise UsageError(f"unknown law {name!r}: {nearest(name, LAWS)}")
+    return LAWS[name]
+
+
+def kaplan_loss(parameters: float, tokens: float) -> float:
+    """L = ((N_c/N)^(α_N/α_D) + D_c/D)^α_D, N without embeddings (Kaplan 2020, arXiv 2001.08361, eq. 1.5)."""
+    exponents = {"parameters": 0.076, "tokens": 0.095}
+    model = (8.8e13 / parameters) ** (exponents["parameters"] / exponents["tokens"])
+    return (model + 5.4e13 / tokens) ** exponents["tokens"]
+
+
+def kaplan_loss_of_compute(flops: float) -> float:
+    """L = (C_c/C)^α_C of the best use of C, C_c 3.1e8 PF-days (Kaplan 2020, eq. 1.3)."""
+    return (3.1e8 * 8.64e19 / flops) ** 0.050 if flops > 0 else math.inf
+
+
+def repeated_loss(law: Law, *, parameters: float, tokens: float, unique_tokens: float) -> float:
+    """The loss where `unique_tokens` U are seen tokens/U times (Muennighoff 2023, arXiv 2305.16264, eq. 5 and 6).
+
+    Tokens count as D' = U + U·R*·(1 - e^(-R/R*)) with R = D/U - 1 and R* = 15.39, and parameters likewise with 5.31
+    beyond those that are best for U tokens.
+    """
+    if min(parameters, tokens, unique_tokens) <= 0:
+        raise UsageError("parameters, tokens and unique_tokens must be more than 0")
+    if tokens <= unique_tokens:
+        return law.loss(parameters, tokens)
+    base = best_parameters_for_tokens(law, unique_tokens)
+    seen = saturate(tokens, unique_tokens, limit=15.39)
+    used = parameters if parameters <= base else saturate(parameters, base, limit=5.31)
+    return law.loss(used, seen)
+
+
+def saturate(amount: float, base: float, *, limit: float) -> float:
+    """What an amount is worth where everything beyond `base` is a repetition."""
+    return base + base * limit * (1 - math.exp(-(amount / base - 1) / limit))
+
+
+def best_parameters_for_tokens(law: Law, tokens: float) -> float:
+    """The N for which D tokens are the best number."""
+    factor = (law.alpha * law.A / (law.beta * law.B)) ** (1 / (law.alpha + law.beta))
+    share = law.beta / (law.alpha + law.beta)
+    return float((factor * tokens**share) ** (1 / (1 - share)))

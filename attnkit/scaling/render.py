@@ -1,0 +1,177 @@
+"""The size table and other figures as text: for people, JSON, CSV, Markdown and LaTeX, and as a picture."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from attnkit.scaling.table import Line
+
+WIDTH = 200  # columns of a rich table on paper; a terminal's own width is kept
+
+COLUMNS: dict[str, Callable[[Line], str]] = {
+    "Model": lambda line: line.model,
+    "Year": lambda line: str(line.year),
+    "Layers": lambda line: str(line.layers),
+    "Width": lambda line: str(line.width),
+    "Heads": lambda line: f"{line.table_heads} {line.heads}".strip(),
+    "Parameters": lambda line: f"{line.parameters:,}",
+    "Table": lambda line: line.table_parameters,
+    "Error": lambda line: f"{line.error:+.1%}",
+    "Data": lambda line: line.data,
+    "Tokens": lambda line: count(line.tokens),
+    "6ND": lambda line: power(line.flops_6nd),
+    "Exact": lambda line: power(line.flops_exact),
+    "Useful": lambda line: power(line.flops_causal_useful),
+    "Hardware": lambda line: power(line.flops_hardware),
+    "Published": lambda line: power(line.published_flops),
+    "Devices": lambda line: line.devices,
+    "Predicted": lambda line: duration(line.predicted_hours),
+    "Table time": lambda line: duration(line.table_hours),
+    "MFU": lambda line: "" if line.implied_mfu is None else f"{line.implied_mfu:.1%}",
+    "Memory": lambda line: "" if line.memory_gib is None else f"{line.memory_gib:,.1f} GiB",
+    "Fewest": lambda line: "" if line.fewest_devices is None else str(line.fewest_devices),
+}
+SPLIT = 9  # the columns of the first of two tables; the second repeats the model
+
+
+def power(value: float | None) -> str:
+    """1.23e45."""
+    return "" if value is None else f"{value:.2e}".replace("e+", "e")
+
+
+def count(value: float | None) -> str:
+    """12,300,000,000 as 12.3B."""
+    if value is None:
+        return ""
+    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if value >= size:
+            return f"{value / size:.4g}{letter}"
+    return f"{value:.4g}"
+
+
+def duration(hours: float | None) -> str:
+    """Hours in the unit that people use for so many of them."""
+    if hours is None:
+        return ""
+    if hours < 1 / 60:
+        return f"{hours * 3600:.3g} s"
+    if hours < 1:
+        return f"{hours * 60:.3g} min"
+    return f"{hours:.3g} h" if hours < 72 else f"{hours / 24:.3g} days"
+
+
+def in_bytes(size: float) -> str:
+    """Bytes in the largest unit of which there is one."""
+    for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:,.2f} {name}"
+    return f"{size:,.0f} B"
+
+
+def rows_of(lines: Sequence[Line], names: Sequence[str]) -> list[list[str]]:
+    """The cells of some columns."""
+    return [[COLUMNS[name](line) for name in names] for line in lines]
+
+
+def grid(names: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None) -> str:
+    """A rich table as text: the first column to the left, the others to the right."""
+    table = Table(title=title, title_justify="left")
+    for index, name in enumerate(names):
+        table.add_column(name, justify="left" if index == 0 else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console = Console(file=io.StringIO(), width=WIDTH)
+    console.print(table)
+    text = console.file
+    assert isinstance(text, io.StringIO)
+    return text.getvalue().rstrip("\n")
+
+
+def for_people(lines: Sequence[Line], *, mfu: float) -> str:
+    """Two tables and the notes."""
+    names = list(COLUMNS)
+    size, training = names[:SPLIT], ["Model", *names[SPLIT:]]
+    notes = "\n".join(f"  {line.model}: {note}" for line in lines for note in line.notes)
+    legend = (
+        "Exact, Useful, Hardware: FLOPs of training by convention. "
+        f"Predicted: at {mfu:.0%} MFU. MFU: what the table's time implies.\n"
+        "Memory: one row of text on one device, mixed precision, AdamW, recomputed blocks. "
+        "Fewest: devices of that kind under ZeRO-3\n(V100 where the table names none)."
+    )
+    return "\n".join(
+        [grid(size, rows_of(lines, size)), grid(training, rows_of(lines, training)), legend, "Notes", notes]
+    )
+
+
+def as_json(lines: Sequence[Line]) -> str:
+    """All figures, unrounded."""
+    return json.dumps([asdict(line) for line in lines], indent=2, ensure_ascii=False)
+
+
+def as_csv(lines: Sequence[Line]) -> str:
+    """All figures, unrounded, with the notes in the last column."""
+    records = [asdict(line) | {"notes": " | ".join(line.notes)} for line in lines]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue().rstrip("\n")
+
+
+def as_markdown(lines: Sequence[Line]) -> str:
+    """The columns for people, and the notes below."""
+    names = list(COLUMNS)
+    rows = [names, ["---"] + ["---:"] * (len(names) - 1), *rows_of(lines, names)]
+    notes = [f"- {line.model}: {note}" for line in lines for note in line.notes]
+    return "\n".join(["| " + " | ".join(row) + " |" for row in rows] + ["", *notes])
+
+
+def as_latex(lines: Sequence[Line]) -> str:
+    """The columns for people as a tabular."""
+    names = list(COLUMNS)
+    body = [" & ".join(escape(cell) for cell in row) + r" \\" for row in rows_of(lines, names)]
+    head = " & ".join(escape(name) for name in names) + r" \\"
+    columns = "l" + "r" * (len(names) - 1)
+    return "\n".join(
+        [rf"\begin{{tabular}}{{{columns}}}", r"\hline", head, r"\hline", *body, r"\hline", r"\end{tabular}"]
+    )
+
+
+def escape(text: str) -> str:
+    """Text that LaTeX prints as it is."""
+    for sign in "&%$#_{}":
+        text = text.replace(sign, f"\\{sign}")
+    return text.replace("~", r"$\sim$")
+
+
+FORMATS: dict[str, Callable[[Sequence[Line]], str]] = {
+    "json": as_json,
+    "csv": as_csv,
+    "markdown": as_markdown,
+    "latex": as_latex,
+}
+
+
+def draw_table(lines: Sequence[Line], path: Path) -> None:
+    """Parameters over years, and compute over parameters."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.scatter([line.year for line in lines], [line.parameters for line in lines])
+    left.set(yscale="log", xlabel="year", ylabel="parameters", xticks=sorted({line.year for line in lines}))
+    known = [line for line in lines if line.flops_exact is not None]
+    right.scatter([line.parameters for line in known], [line.flops_exact for line in known])
+    right.set(xscale="log", yscale="log", xlabel="parameters", ylabel="FLOPs of training (exact)")
+    for axis, points in ((left, lines), (right, known)):
+        for line in points:
+            place: Any = (line.year, line.parameters) if axis is left else (line.parameters, line.flops_exact)
+            axis.annotate(line.model, place, xytext=(4, 4), textcoords="offset points", fontsize=8)
+    figure.savefig(path, dpi=150)
