@@ -92,6 +92,9 @@ VERBS = {
     ),
 }
 
+# A verb with jobs and flags of its own: what it does, and the module and function that take all words after it.
+OTHERS = {"scale": ("say what a configuration costs, before any of it is spent", ("attnkit.scaling.cli", "answer"))}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the arguments say and return the exit code: 0, 2 for a mistake of the user, 130 for Ctrl-C."""
@@ -114,8 +117,11 @@ def answer(arguments: list[str]) -> str:
         return overview()
     if name == "--version":
         return f"attnkit {version('attnkit')}"
+    if name in OTHERS:
+        quieten_libraries()
+        return str(part(*OTHERS[name][1])(rest))
     if name not in VERBS:
-        raise UsageError(f"unknown verb {name!r}: {nearest(name, VERBS)}")
+        raise UsageError(f"unknown verb {name!r}: {nearest(name, [*VERBS, *OTHERS])}")
     verb = VERBS[name]
     if "-h" in rest or "--help" in rest:
         return help_text(*verb.run, usage=f"attnkit {name} {verb.usage}")
@@ -164,7 +170,8 @@ def part(module: str, name: str) -> Any:
 
 def overview() -> str:
     """The help of the command itself."""
-    verbs = "\n".join(f"  {name:<12}{verb.summary}" for name, verb in VERBS.items())
+    summaries = {name: verb.summary for name, verb in VERBS.items()} | {name: said for name, (said, _) in OTHERS.items()}
+    verbs = "\n".join(f"  {name:<12}{summary}" for name, summary in summaries.items())
     return (
         "usage: attnkit VERB [--help] ...\n\n"
         "Transformers whose attention score is a part you can swap.\n\n"
