@@ -170,7 +170,8 @@ def part(module: str, name: str) -> Any:
 
 def overview() -> str:
     """The help of the command itself."""
-    summaries = {name: verb.summary for name, verb in VERBS.items()} | {name: said for name, (said, _) in OTHERS.items()}
+    summaries = {name: verb.summary for name, verb in VERBS.items()}
+    summaries |= {name: summary for name, (summary, _) in OTHERS.items()}
     verbs = "\n".join(f"  {name:<12}{summary}" for name, summary in summaries.items())
     return (
         "usage: attnkit VERB [--help] ...\n\n"
