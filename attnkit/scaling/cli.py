@@ -320,6 +320,72 @@ def do_fit(given: argparse.Namespace) -> str:
     return "\n".join(parts)
 
 
+def fill_audit(parser: Parser) -> None:
+    """The flags of `audit`."""
+    parser.add_argument("config", nargs="?", metavar="CONFIG", help="a decoder; by default the smallest GPT-2")
+    parser.add_argument("--seq_len", type=int, help="tokens of a row; by default all that the model has positions for")
+    parser.add_argument("--batch_size", type=int, default=1, help="rows of a batch")
+
+
+def do_audit(given: argparse.Namespace) -> str:
+    """Other tools' answers beside ours."""
+    from attnkit.scaling.audit import SMALLEST_GPT_2, audit
+    from attnkit.scaling.render import grid
+    from attnkit.scaling.subject import make_config
+
+    config = make_config(**SMALLEST_GPT_2) if given.config is None else given.config
+    findings = audit(config, seq_len=given.seq_len, batch_size=given.batch_size)
+    rows = [
+        [
+            it.tool,
+            it.question,
+            "none" if it.theirs is None else f"{it.theirs:,.0f}",
+            f"{it.ours:,.0f}",
+            "" if it.ratio is None else f"{it.ratio:.3f}",
+        ]
+        for it in findings
+    ]
+    reasons = [f"  {it.tool}: {it.why}" for it in findings]
+    return "\n".join([grid(["tool", "question", "its answer", "ours", "ratio"], rows), "Why", *reasons])
+
+
+def fill_calibrate(parser: Parser) -> None:
+    """The flags of `calibrate`."""
+    add_subject(parser)
+    parser.add_argument("--batch_size", type=int, default=8, help="rows of a batch")
+    parser.add_argument("--seq_len", type=int, help="tokens of a row; by default all that the model has positions for")
+    parser.add_argument("--steps", type=int, default=5, help="steps to measure")
+    parser.add_argument("--longer_steps", type=int, default=20, help="steps to predict")
+    parser.add_argument("--no_check", action="store_true", help="do not run the longer run")
+
+
+def do_calibrate(given: argparse.Namespace) -> str:
+    """A short run, its prediction and what came true."""
+    from attnkit.scaling.calibrate import calibrate
+    from attnkit.scaling.render import duration
+
+    given.target_len = given.predicted = None
+    found = calibrate(
+        given.config,
+        head=given.head,
+        seq_len=batch_of(given)["seq_len"],
+        batch_size=given.batch_size,
+        steps=given.steps,
+        longer_steps=given.longer_steps,
+        check=not given.no_check,
+    )
+    lines = [
+        f"step       {found.seconds_per_step:.4g} s, {found.tokens_per_second:,.0f} tokens/s",
+        f"MFU        {found.mfu:.1%} of what matrix products reach here, {found.flops_per_step:,} FLOPs per step",
+        f"predicted  {duration(found.predicted_seconds / 3600)} for {given.longer_steps} steps",
+    ]
+    if found.measured_seconds is not None and found.error is not None:
+        lines.append(
+            f"measured   {duration(found.measured_seconds / 3600)}: the prediction is off by {found.error:+.1%}"
+        )
+    return "\n".join(lines)
+
+
 JOBS: dict[str, tuple[Any, Any, str]] = {
     "table": (fill_table, do_table, "the ten models of the size table, recomputed"),
     "count": (add_subject, do_count, "parameters per component"),
@@ -328,4 +394,6 @@ JOBS: dict[str, tuple[Any, Any, str]] = {
     "time": (fill_time, do_time, "time, utilization, cost and energy of some FLOPs"),
     "plan": (fill_plan, do_plan, "the best model for a budget, with the run that trains it"),
     "fit": (fill_fit, do_fit, "a scaling law of one's own runs"),
+    "calibrate": (fill_calibrate, do_calibrate, "measure a short run here and predict a longer one"),
+    "audit": (fill_audit, do_audit, "what other tools would answer, and why"),
 }
