@@ -34,7 +34,7 @@ def run(config: AttnKitConfig, head: str, *, batch: int, tokens: int, target: in
     return forward, counter.get_total_flops() - forward
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(configs(), st.sampled_from([(1, 5, 7), (2, 9, 4), (3, 16, 16)]))
 def test_the_formula_is_what_torch_counts(drawn: tuple[AttnKitConfig, str], shape: tuple[int, int, int]) -> None:
     config, head = drawn

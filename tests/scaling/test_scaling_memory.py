@@ -94,7 +94,7 @@ def test_the_peak_is_that_of_real_steps() -> None:
     cases = []
     for case in CASES:
         fields = {name: case[name] for name in ("architecture", "position")}
-        fields |= {"hidden_size": 256, "num_attention_heads": 8, "num_hidden_layers": 3, "vocab_size": 4096}
+        fields |= {"hidden_size": 256, "num_attention_heads": 8, "num_hidden_layers": 2, "vocab_size": 4096}
         if case["architecture"] == "encoder":
             fields |= {"hidden_dropout": 0.1, "attention_dropout": 0.1}
         cases.append({**case, "config": fields, "batch_size": 4, "seq_len": 256})
@@ -114,7 +114,7 @@ def test_the_peak_is_that_of_real_steps() -> None:
 
 
 def test_bytes_per_parameter() -> None:
-    config = AttnKitConfig(**SMALL)
+    config = AttnKitConfig(**SMALL | {"num_hidden_layers": 1})
     parameters = Subject(config=config, head="causal_lm").build_without_memory().num_parameters()
 
     def states(precision: str, optimizer: str = "adamw") -> int:

@@ -18,7 +18,7 @@ from attnkit.scaling.subject import Subject
 SIZES = Path(__file__).parents[2] / "configs" / "sizes"
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(configs())
 def test_the_formula_counts_what_the_model_has(drawn: tuple[AttnKitConfig, str]) -> None:
     config, head = drawn
@@ -35,7 +35,7 @@ def size_of(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(configs())
 def test_the_layers_sum_up_to_the_components(drawn: tuple[AttnKitConfig, str]) -> None:
     count = parameters_by_component(drawn[0], head=drawn[1])

@@ -157,7 +157,7 @@ def test_a_plan_keeps_what_it_is_given(given: dict, kept: dict) -> None:
         ({"target_loss": 2.0, "parameters": 1e6}, "out of reach of what is given"),
         ({"target_loss": 2.0, "flops": 1e12}, "needs .* FLOPs"),
         ({"parameters": 100.0, "tokens": 100.0}, "no model of 100 parameters has a vocabulary of 400 entries"),
-        ({"parameters": 2e4, "tokens": 1e4, "memory_per_device": 1000.0}, "no layout of 1 devices holds"),
+        ({"parameters": 2e4, "tokens": 1e3, "memory_per_device": 1000.0}, "no layout of 1 devices holds"),
     ],
 )
 def test_nonsense(given: dict, problem: str) -> None:

@@ -106,3 +106,21 @@ def test_mistakes(arguments: list[str], problem: str) -> None:
     with pytest.raises(UsageError, match=problem) as caught:
         answer(arguments)
     assert "\n" not in str(caught.value)
+
+
+DOCUMENTED = [
+    line.split("#")[0].split()[2:]
+    for line in (SIZES.parents[1] / "docs" / "scaling.md").read_text(encoding="utf-8").splitlines()
+    if line.startswith("attnkit scale")
+]
+SLOW = ("table", "plan", "calibrate", "audit", "fit")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param(words, marks=[pytest.mark.slow] if words[0] in SLOW else [], id=words[0]) for words in DOCUMENTED],
+)
+def test_the_commands_of_the_documentation(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(SIZES.parents[1])
+    text = " ".join(words).replace("run.yaml", str(tmp_path / "run.yaml")).replace('"8xH100 24h"', "8xH100_24h")
+    assert answer([word.replace("_24h", " 24h") for word in text.split()])
