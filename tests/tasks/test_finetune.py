@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from transformers import (
 import attnkit
 from attnkit.cli import main
 from attnkit.config.load import load
-from attnkit.config.runs import FinetuneRun
+from attnkit.config.runs import FinetuneRun, PretrainRun
 from attnkit.data.tokenizer import TokenizerConfig, train_tokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -183,3 +184,37 @@ def test_a_tokenizer_that_cannot_pad(
     assert finetune(examples, tmp_path / "run", *flags) == 2
     assert "has no pad_token and no eos_token to pad with" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_the_demo_compares_the_same_model_under_the_same_budget() -> None:
+    configs = ROOT / "configs"
+    classifier = ["--config", str(configs / "finetune" / "classification.yaml")]
+    pretrained = load(FinetuneRun, classifier)
+    random = load(FinetuneRun, [*classifier, "--config", str(configs / "finetune" / "random_weights.yaml")])
+    demo = load(PretrainRun, ["--config", str(configs / "pretrain" / "demo.yaml")])
+    assert pretrained.model.path == random.tokenizer.path == f"{demo.training.output_dir}/model"
+    built = replace(demo.model, max_position_embeddings=demo.data.sequence_length, pooling=pretrained.model.pooling)
+    assert random.model == built
+    assert random.task == pretrained.task
+    assert random.data == pretrained.data
+    assert replace(random.training, output_dir="") == replace(pretrained.training, output_dir="")
+
+
+def test_finished_runs_are_shown_side_by_side(
+    saved: Path, examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--training.max_steps", 2, "--training.warmup_steps", 1]
+    assert finetune(examples, tmp_path / "a", "--model.path", saved / "attnkit", *flags) == 0
+    assert finetune(examples, tmp_path / "b", "--model.path", saved / "gpt2", *flags) == 0
+    capsys.readouterr()
+    assert main(["summary", str(tmp_path)]) == 0
+    *_, title, ours, theirs, baseline = capsys.readouterr().out.splitlines()
+    assert title.split() == ["classification,", "one", "of", "2", "classes", "accuracy", "macro_f1"]
+    assert ours.startswith(f"  from {saved / 'attnkit'}")
+    assert theirs.startswith(f"  from {saved / 'gpt2'}")
+    assert baseline.split()[:3] == ["majority", "class", "0.5000"]
+
+
+def test_a_summary_needs_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["summary", str(tmp_path)]) == 2
+    assert "no finished run is in this folder: there is no summary.json" in capsys.readouterr().err
