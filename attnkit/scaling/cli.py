@@ -310,6 +310,8 @@ def do_fit(given: argparse.Namespace) -> str:
     ]
     parts = [f"{len(runs)} runs", grid(["constant", "value", "95% of the bootstrap"], rows)]
     parts.append(f"outliers: {', '.join(found.outliers) or 'none'}")
+    if found.undetermined:
+        parts.append(f"not determined by these runs: {', '.join(found.undetermined)}")
     if given.parameters is not None:
         loss, low, high = found.predict(given.parameters, given.tokens)
         parts.append(

@@ -25,6 +25,8 @@ FEWEST_SIZES = 3  # distinct N, and distinct D: with fewer an exponent and its f
 BOOTSTRAPS = 200
 OUTLIER = 3.5  # scaled median absolute deviations (Iglewicz 1993)
 STARTS = tuple(itertools.product((0.0, 8.0, 16.0), (0.0, 8.0, 16.0), (-1.0, 0.7), (0.2, 0.8), (0.2, 0.8)))
+BOUNDS = [(-20.0, 40.0), (-20.0, 40.0), (-10.0, 5.0), (1e-3, 3.0), (1e-3, 3.0)]  # log A, log B, log E, α, β
+VAGUE = 20
 Array = NDArray[np.float64]
 
 
@@ -49,6 +51,14 @@ class LawFit:
     residuals: dict[str, float]
     """log L - log L̂ of each run."""
     samples: list[Law]
+
+    @property
+    def undetermined(self) -> list[str]:
+        """Constants that the runs do not determine: their interval spans a factor of 20, or their value lies at the
+        edge of what is searched."""
+        values, edge = constants(self.law), math.exp(BOUNDS[2][0])
+        wide = [name for name, (low, high) in self.intervals.items() if high > VAGUE * low]
+        return [name for name in values if name in wide or (name == "E" and values[name] < 1.01 * edge)]
 
     def predict(self, parameters: float, tokens: float) -> tuple[float, float, float]:
         """The loss, and the 95% interval of the bootstrap."""
@@ -128,10 +138,9 @@ def objective(constants: Array, logs: Array) -> tuple[float, Array]:
 
 def search(logs: Array, starts: Sequence[tuple[float, ...]]) -> Array:
     """The constants of the lowest objective among L-BFGS searches."""
-    bounds = [(-20.0, 40.0), (-20.0, 40.0), (-10.0, 5.0), (1e-3, 3.0), (1e-3, 3.0)]
-    options = {"maxiter": 2000, "ftol": 1e-13, "gtol": 1e-9}
+    options = {"maxiter": 1000, "ftol": 1e-13, "gtol": 1e-9}
     found = [
-        minimize(objective, start, args=(logs,), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+        minimize(objective, start, args=(logs,), jac=True, method="L-BFGS-B", bounds=BOUNDS, options=options)
         for start in starts
     ]
     return np.asarray(min(found, key=lambda it: float(it.fun)).x)
@@ -211,13 +220,15 @@ def draw_fit(fit: LawFit, runs: Sequence[Run], path: Path) -> None:
     low, high = zip(*[fit.predict(*sizes)[1:] for sizes in best], strict=True)
     left.plot(span, [law.loss(*sizes) for sizes in best], label="best use of compute")
     left.fill_between(span, low, high, alpha=0.2, label="95% of the bootstrap")
-    left.set(xscale="log", xlabel="FLOPs", ylabel="loss (nats/token)")
+    losses = [run.loss for run in runs]
+    shown = (0.5 * min(losses), 1.2 * max(losses))  # where the runs are: intervals may leave the picture
+    left.set(xscale="log", xlabel="FLOPs", ylabel="loss (nats/token)", ylim=shown)
     left.legend()
     right.scatter([run.parameters for run in runs], [run.loss for run in runs])
     for amount in np.geomspace(flops.min(), flops.max(), 4):
-        centre = law.best_parameters(amount)
-        sizes = np.geomspace(centre / 8, centre * 8, 40)
+        known = [run.parameters for run in runs] + [law.best_parameters(amount)]
+        sizes = np.geomspace(min(known) / 2, max(known) * 2, 60)
         right.plot(sizes, [law.loss(size, amount / 6 / size) for size in sizes], label=f"{amount:.1e} FLOPs")
-    right.set(xscale="log", xlabel="parameters", ylabel="loss (nats/token)")
+    right.set(xscale="log", xlabel="parameters", ylabel="loss (nats/token)", ylim=shown)
     right.legend(fontsize=8)
     figure.savefig(path, dpi=150)

@@ -69,11 +69,19 @@ def test_a_fit_recovers_planted_constants_and_names_the_outlier() -> None:
     for name in ("E", "A", "B", "alpha", "beta"):
         low, high = fit.intervals[name]
         assert low <= vars(law)[name] <= high, name
+    assert fit.undetermined == []
     assert "broken" in fit.outliers
     assert len(fit.outliers) <= 3
     loss, low, high = fit.predict(1e11, 1e13)
     assert low <= law.loss(1e11, 1e13) <= high
     assert low <= loss <= high
+
+
+def test_the_shipped_sweep_tells_what_it_does_not_determine() -> None:
+    runs = read_runs(Path(__file__).parents[2] / "docs" / "scaling-sweep.csv")
+    fit = fit_scaling_law(runs, bootstraps=20)
+    assert "E" in fit.undetermined
+    assert max(abs(residual) for residual in fit.residuals.values()) < 0.06
 
 
 @pytest.mark.parametrize(
