@@ -2,8 +2,8 @@
 
     python tests/benchmarks/attention.py [reducible] [additive] [memory] [decoding] [--threads 2] [--rounds 7]
 
-All candidates of a table run in turn, round after round, so that a drift of the machine meets them alike; what is printed
-is the median over rounds of each candidate's time, and of its ratio to the reference in the same round.
+All candidates of a table run in turn, round after round, so that a drift of the machine meets them alike; what is
+printed is the median over rounds of each candidate's time, and of its ratio to the reference in the same round.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from attnkit.attention.backends import BACKENDS
 from attnkit.errors import UsageError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "laws"))
-from parts import Part, variants  # noqa: E402 -- the tests' own list of every scorer and option
+from parts import Part, variants  # the tests' own list of every scorer and option
 
 HEADS, WIDTH = 12, 64
 

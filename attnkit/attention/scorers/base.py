@@ -81,8 +81,8 @@ class Scorer(nn.Module, ABC):
             named = {f"scorer.{name}": parameter for name, parameter in parameters.items()}
             return torch.func.functional_call(PairModule(self), named, (query, key))
 
-        _, backward = torch.func.vjp(pair, parameters, mapped_query, mapped_key)
-        gradients: Any = backward(gradient)
+        backward: Any = torch.func.vjp(pair, parameters, mapped_query, mapped_key)[1]
+        gradients = backward(gradient)
         of_parameters, of_query, of_key = gradients
         return of_query, of_key, of_parameters
 
