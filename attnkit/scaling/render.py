@@ -171,7 +171,9 @@ def draw_table(lines: Sequence[Line], path: Path) -> None:
     right.scatter([line.parameters for line in known], [line.flops_exact for line in known])
     right.set(xscale="log", yscale="log", xlabel="parameters", ylabel="FLOPs of training (exact)")
     for axis, points in ((left, lines), (right, known)):
-        for line in points:
+        axis.margins(x=0.25)
+        for index, line in enumerate(points):
             place: Any = (line.year, line.parameters) if axis is left else (line.parameters, line.flops_exact)
-            axis.annotate(line.model, place, xytext=(4, 4), textcoords="offset points", fontsize=8)
+            above = 4 if index % 2 else -10  # neighbours in the table may lie on each other
+            axis.annotate(line.model, place, xytext=(5, above), textcoords="offset points", fontsize=8)
     figure.savefig(path, dpi=150)
