@@ -239,9 +239,9 @@ class Stochastic(Normalizer):
 
     def policy_loss(self, row_loss: Tensor) -> Tensor:
         """The loss that teaches the last draw, from the losses [B] that followed it."""
-        if self.log_probability is None or not self.log_probability.requires_grad:
+        if self.log_probability is None or self.entropy is None:
             raise UsageError(
-                "normalizer 'stochastic' learns from the draws of the pass before its loss, with gradients"
+                "normalizer 'stochastic' learns from the draws of the pass before its loss"
             )
         reward = row_loss.detach()
         baseline = torch.where(self.has_baseline, self.baseline, reward.mean())
