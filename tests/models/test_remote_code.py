@@ -93,9 +93,14 @@ def test_loads_where_attnkit_is_not_installed(tmp_path: Path) -> None:
         with torch.no_grad():
             expected[str(folder)] = model(**inputs)[0]
     jobs = {folder: Path(folder).name for folder in expected}
-    # -S leaves out the .pth file that makes an editable attnkit importable; the site-packages stay.
+    # All site-packages but attnkit's; -S leaves out the .pth file that makes an editable one importable.
+    site = tmp_path / "site"
+    site.mkdir()
+    for entry in Path(sysconfig.get_paths()["purelib"]).iterdir():
+        if "attnkit" not in entry.name:
+            (site / entry.name).symlink_to(entry)
     environment = os.environ | {
-        "PYTHONPATH": sysconfig.get_paths()["purelib"],
+        "PYTHONPATH": str(site),
         "HF_HOME": str(tmp_path / "cache"),
         "PYTHONSAFEPATH": "1",
     }
