@@ -51,7 +51,7 @@ if not only_help_is_wanted():
         AttnKitForCausalLM,
         AttnKitForMaskedLM,
         AttnKitForMultipleChoice,
-    AttnKitForPermutationLM,
+        AttnKitForPermutationLM,
         AttnKitForPreTraining,
         AttnKitForQuestionAnswering,
         AttnKitForSeq2SeqLM,

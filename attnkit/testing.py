@@ -182,7 +182,9 @@ def graph_is_whole(name: str, options: dict[str, Any]) -> None:
 
 def build_model(**fields: Any) -> AttnKitForCausalLM:
     torch.manual_seed(0)
-    sizes: dict[str, Any] = {"vocab_size": 40, "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4}
+    num_layers = len(fields["layer_scorers"]) if "layer_scorers" in fields else 2
+    sizes: dict[str, Any] = {"vocab_size": 40, "hidden_size": WIDTH, "num_attention_heads": 4}
+    sizes["num_hidden_layers"] = num_layers
     config = AttnKitConfig(**sizes, num_key_value_heads=2, max_position_embeddings=32, pad_token_id=0, **fields)
     return shaken(AttnKitForCausalLM(config).double()).eval()
 

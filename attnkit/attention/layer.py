@@ -124,7 +124,7 @@ class Attention(nn.Module):
         stream its outputs [B, P, hidden] come third.
         """
         positions = past + count_positions(states) if positions is None else positions
-        if mask is None or mask.ndim == 2:
+        if mask is None or (isinstance(mask, Tensor) and mask.ndim == 2):
             mask = self.own_mask(states, source, mask)
         rotation = self.position.rotation(positions) if rotation is None and source is None else rotation
         if source is None:

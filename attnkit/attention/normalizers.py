@@ -240,9 +240,7 @@ class Stochastic(Normalizer):
     def policy_loss(self, row_loss: Tensor) -> Tensor:
         """The loss that teaches the last draw, from the losses [B] that followed it."""
         if self.log_probability is None or self.entropy is None:
-            raise UsageError(
-                "normalizer 'stochastic' learns from the draws of the pass before its loss"
-            )
+            raise UsageError("normalizer 'stochastic' learns from the draws of the pass before its loss")
         reward = row_loss.detach()
         baseline = torch.where(self.has_baseline, self.baseline, reward.mean())
         loss = ((reward - baseline) * self.log_probability - self.entropy_bonus * self.entropy).mean()

@@ -33,7 +33,9 @@ def test_fixed_width() -> None:
     known = points["x"], points["y"]
     assert error(kernel_regression(points["x"], *known, 1.0), points["y"]) == pytest.approx(0.454460, abs=1e-6)
     assert error(kernel_regression(points["grid"], *known, 1.0), points["truth"]) == pytest.approx(0.382208, abs=1e-6)
-    assert error(kernel_regression(points["x_test"], *known, 1.0), points["y_test"]) == pytest.approx(0.542226, abs=1e-6)
+    assert error(kernel_regression(points["x_test"], *known, 1.0), points["y_test"]) == pytest.approx(
+        0.542226, abs=1e-6
+    )
     assert error(kernel_regression(points["grid"], *known, 1e-9), points["truth"]) == pytest.approx(0.891000, abs=1e-6)
 
 
