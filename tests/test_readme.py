@@ -29,7 +29,9 @@ def test_it_is_short_and_starts_with_a_command() -> None:
     assert README.splitlines().index("```sh") < 25
 
 
-def test_the_scorer_of_ones_own_works_by_name_and_keeps_the_laws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_scorer_of_ones_own_works_by_name_and_keeps_the_laws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source, check = (block for block in blocks("python") if "Centred" in block)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_scorers.py").write_text(source)
