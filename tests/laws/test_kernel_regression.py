@@ -1,6 +1,6 @@
 """Kernel regression as attention: the worked example y = 2 sin x + x^0.8 + noise, and its learned width."""
 
-import numpy
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -9,16 +9,16 @@ from attnkit.attention import KernelRegression, kernel_regression
 
 
 def example() -> dict[str, Tensor]:
-    random = numpy.random.RandomState(0)
+    random = np.random.RandomState(0)
 
-    def truth(x: numpy.ndarray) -> numpy.ndarray:
-        return 2 * numpy.sin(x) + x**0.8
+    def truth(x: np.ndarray) -> np.ndarray:
+        return 2 * np.sin(x) + x**0.8
 
-    x = numpy.sort(5 * random.rand(50))
+    x = np.sort(5 * random.rand(50))
     y = truth(x) + 0.5 * random.randn(50)
-    x_test = numpy.sort(5 * random.rand(50))
+    x_test = np.sort(5 * random.rand(50))
     y_test = truth(x_test) + 0.5 * random.randn(50)
-    grid = numpy.arange(50) * 0.1
+    grid = np.arange(50) * 0.1
     named = {"x": x, "y": y, "x_test": x_test, "y_test": y_test, "grid": grid, "truth": truth(grid)}
     return {name: torch.from_numpy(values) for name, values in named.items()}
 
