@@ -247,13 +247,16 @@ def reload_equals_saved(**fields: Any) -> None:
 
 @torch.no_grad()
 def generation_equals_forward(**fields: Any) -> None:
-    """Greedy generation picks the tokens that repeated full passes pick."""
+    """Greedy generation picks the tokens that repeated full passes pick, with a cache that grows and one that does not."""
     model, ids = build_model(**fields), sample_ids(4)
-    generated = model.generate(ids, max_new_tokens=5, do_sample=False, eos_token_id=None)
+    greedy: dict[str, Any] = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
+    generated = model.generate(ids, **greedy)
+    static = model.generate(ids, cache_implementation="static", disable_compile=True, **greedy)
     for _ in range(5):
         best = model(ids, use_cache=False).logits[:, -1:].argmax(-1)
         ids = torch.cat([ids, best], dim=1)
     assert torch.equal(generated, ids), f"{fields}: generate() does not follow the model's own logits"
+    assert torch.equal(static, ids), f"{fields}: generate() with a static cache does not follow the model's own logits"
 
 
 MODEL_LAWS = (

@@ -251,7 +251,7 @@ def find_documents(position_ids: Tensor | None, attention_mask: Tensor | None) -
     if position_ids is None or position_ids.shape[-1] == 1:
         return None
     starts = torch.diff(position_ids, dim=-1) != 1
-    if attention_mask is not None:
+    if attention_mask is not None and attention_mask.ndim == 2:
         real = attention_mask[:, -position_ids.shape[-1] :].bool()
         starts = starts & real[:, 1:] & real[:, :-1]
     if not torch.compiler.is_compiling() and not starts.any():
@@ -292,6 +292,7 @@ def build_mask(
     if not attend_to_self:
         functions.append(other_token)
     if documents is not None:
+        documents = F.pad(documents, (0, max(0, num_keys - documents.shape[-1])), value=-1)  # of a cache, still empty
         functions.append(same_document(documents.expand(batch_size, -1)))
     plain = len(functions) == 1
     return MASKS[backend](

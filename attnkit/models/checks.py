@@ -14,6 +14,7 @@ from attnkit.errors import UsageError, nearest
 SHAPE = {"num_heads", "num_key_value_heads", "head_dim", "max_positions", "hidden_size", "causal"}
 COUNTS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim")
 COUNTS += ("intermediate_size", "max_position_embeddings")
+DROPOUTS = ("hidden_dropout", "embedding_dropout", "attention_dropout", "activation_dropout", "output_dropout")
 
 
 def check(config: Any) -> None:
@@ -30,6 +31,13 @@ def shape_problems(config: Any) -> Iterator[str]:
         if getattr(config, key) is not None and getattr(config, key) < 1:
             yield f"{key} must be at least 1, not {getattr(config, key)}"
             return
+    for key in DROPOUTS:
+        if getattr(config, key) is not None and not 0 <= getattr(config, key) < 1:
+            yield f"{key} must be at least 0 and less than 1, not {getattr(config, key)}"
+    if config.initializer_range < 0 or config.norm_eps < 0 or config.type_vocab_size < 0:
+        yield "initializer_range, norm_eps and type_vocab_size must not be negative"
+    if config.pad_token_id is not None and not 0 <= config.pad_token_id < config.vocab_size:
+        yield f"pad_token_id must be at least 0 and less than vocab_size {config.vocab_size}, not {config.pad_token_id}"
     if config.head_dim is None:
         yield (
             f"hidden_size {config.hidden_size} is no multiple of num_attention_heads {config.num_attention_heads}: "
@@ -38,7 +46,7 @@ def shape_problems(config: Any) -> Iterator[str]:
     if config.num_attention_heads % config.num_key_value_heads:
         yield (
             f"num_attention_heads {config.num_attention_heads} is no multiple of num_key_value_heads "
-            f"{config.num_key_value_heads}"
+            f"{config.num_key_value_heads}: give a divisor of it"
         )
     if config.sharing in ("query_key", "all") and config.num_attention_heads != config.num_key_value_heads:
         yield f"sharing {config.sharing!r} needs num_key_value_heads equal to num_attention_heads"
@@ -52,8 +60,8 @@ def shape_problems(config: Any) -> Iterator[str]:
             continue
         if len(entries) != config.num_all_layers:
             yield f"{key} has {len(entries)} entries for {config.num_all_layers} layers: give one each"
-        if any(isinstance(entry, dict) and len(entry) != 1 for entry in entries):
-            yield f"{key}: an entry is a name, or a mapping from one name to its options"
+        if not all(isinstance(entry, str) or names_options(entry) for entry in entries):
+            yield f"{key}: an entry is a name, or a mapping from one name to a mapping of its options"
     if config.parallel_residual and config.norm_position == "post":
         yield "parallel_residual has no place for norm_position 'post': the parts of a block are summed"
     if config.position_counting == "unpadded" and config.pad_token_id is None:
@@ -66,6 +74,11 @@ def shape_problems(config: Any) -> Iterator[str]:
         yield "cross_scorer_options need a cross_scorer, whose options they are"
     if config.hidden_act not in ACT2FN:
         yield f"unknown hidden_act {config.hidden_act!r}: {nearest(config.hidden_act, ACT2FN)}"
+
+
+def names_options(entry: dict[str, Any]) -> bool:
+    """Whether an entry maps one name to its options."""
+    return len(entry) == 1 and all(options is None or isinstance(options, dict) for options in entry.values())
 
 
 def part_problems(config: Any) -> Iterator[str]:

@@ -24,7 +24,7 @@ from attnkit.attention.backends import FASTEST_FIRST, eager_attention
 from attnkit.attention.layer import SecondStream
 from attnkit.attention.normalizers import Stochastic
 from attnkit.attention.patterns import build_mask, find_documents
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, nearest
 from attnkit.models.blocks import Block, build_norm
 from attnkit.models.checks import backend_problems, common_backend, obstacles
 from attnkit.models.configuration_attnkit import AttnKitConfig
@@ -67,10 +67,21 @@ class AttnKitPreTrainedModel(PreTrainedModel):
             reasons = obstacles(self.config, FASTEST_FIRST[0])
             logger.info("attention backend %r: %s", backend, reasons[0] if reasons else "it can compute every part")
             return backend
+        known = ("eager", *ALL_ATTENTION_FUNCTIONS.valid_keys())
+        if requested_attention not in known:
+            raise UsageError(
+                f"unknown attn_implementation {requested_attention!r}: {nearest(requested_attention, known)}"
+            )
         problems = list(backend_problems(self.config, requested_attention))
         if problems:
             raise UsageError("; ".join(dict.fromkeys(problems)))
         return super().get_correct_attn_implementation(requested_attention, is_init_check)
+
+    @staticmethod
+    def create_masks_for_generate(*, attention_mask: Tensor | None, **others: Any) -> Tensor | None:
+        """The padding mask as it is: the model makes its masks itself, with the patterns that transformers' own causal
+        mask for static caches would leave out."""
+        return attention_mask
 
     @property
     def loss_function(self) -> Callable[..., Tensor]:
@@ -227,9 +238,12 @@ class Stack(AttnKitPreTrainedModel):
         if position_ids is None:
             position_ids = self.count_positions(states, attention_mask, input_ids, past)
         self.check_length(past, states)
-        backend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
+        # Only eager attention has the weights, so a call that asks for them is computed by it.
+        wants_weights = bool(kwargs.get("output_attentions", self.config.output_attentions))
+        backend_name = "eager" if wants_weights else self.config._attn_implementation
+        backend = ALL_ATTENTION_FUNCTIONS.get_interface(backend_name, eager_attention)
         own_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
-        masks = self.build_masks(states, attention_mask, own_cache, position_ids, documents)
+        masks = self.build_masks(backend_name, states, attention_mask, own_cache, position_ids, documents)
         target_masks: list[Tensor | None] = [None] * len(masks)
         second = None
         if self.config.two_stream:
@@ -245,7 +259,7 @@ class Stack(AttnKitPreTrainedModel):
         source_mask = None
         if self.cross:
             source_mask = build_mask(
-                self.config._attn_implementation,
+                backend_name,
                 states=states,
                 attention_mask=encoder_attention_mask,
                 causal=False,
@@ -286,6 +300,7 @@ class Stack(AttnKitPreTrainedModel):
 
     def build_masks(
         self,
+        backend_name: str,
         states: Tensor,
         attention_mask: Tensor | None,
         cache: Cache | None,
@@ -298,7 +313,7 @@ class Stack(AttnKitPreTrainedModel):
         for key, layer in zip(keys, self.layers, strict=True):
             if key not in masks:
                 masks[key] = build_mask(
-                    self.config._attn_implementation,
+                    backend_name,
                     states=states,
                     attention_mask=attention_mask,
                     causal=self.causal,
@@ -338,10 +353,13 @@ class Stack(AttnKitPreTrainedModel):
         return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -num_tokens:]
 
     def check_length(self, past: int | Tensor, states: Tensor) -> None:
-        """Refuse more tokens than the position has vectors for."""
-        limit = self.embeddings.position.max_trained
-        if limit is not None and isinstance(past, int) and past + states.shape[1] > limit:
-            raise UsageError(
-                f"{past + states.shape[1]} tokens, but position {self.config.position!r} has {limit} positions: raise "
-                "max_position_embeddings, or shorten the input"
-            )
+        """Refuse more tokens than the position, or a scorer that knows positions, has parameters for."""
+        layers: Any = self.layers
+        parts = {f"position {self.config.position!r}": self.embeddings.position.max_trained}
+        parts |= {type(layer.attention.scorer).__name__: layer.attention.scorer.max_trained for layer in layers}
+        for name, limit in parts.items():
+            if limit is not None and isinstance(past, int) and past + states.shape[1] > limit:
+                raise UsageError(
+                    f"{past + states.shape[1]} tokens, but {name} has {limit} positions: raise "
+                    "max_position_embeddings, or shorten the input"
+                )
