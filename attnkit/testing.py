@@ -247,7 +247,7 @@ def reload_equals_saved(**fields: Any) -> None:
 
 @torch.no_grad()
 def generation_equals_forward(**fields: Any) -> None:
-    """Greedy generation picks the tokens that repeated full passes pick, with a cache that grows and one that does not."""
+    """Greedy generation picks the tokens that repeated full passes pick, with a growing and with a static cache."""
     model, ids = build_model(**fields), sample_ids(4)
     greedy: dict[str, Any] = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
     generated = model.generate(ids, **greedy)

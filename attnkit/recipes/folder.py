@@ -14,7 +14,7 @@ from attnkit.config.save import CONFIG, save
 from attnkit.errors import UsageError
 from attnkit.models import AttnKitConfig
 from attnkit.recipes.model import model_path
-from attnkit.training.run_folder import check_output_folder, open_output_folder, writing
+from attnkit.training.run_folder import check_output_folder, open_output_folder, refuse_foreign_files, writing
 
 TOKENIZER, MODEL, SUMMARY, LOSS_CURVE = "tokenizer", "model", "summary.json", "loss.png"
 
@@ -66,6 +66,7 @@ def open_run(run: Run, tokenizer: PreTrainedTokenizerBase) -> None:
         if training.overwrite and path is not None and Path(path).resolve().is_relative_to(folder.resolve()):
             raise UsageError(f"training.overwrite: {folder} holds {key}: choose another training.output_dir")
     check_output_folder(folder, resume=training.resume, overwrite=training.overwrite)
+    refuse_foreign_files(folder)
     open_output_folder(folder, overwrite=training.overwrite)
     with writing(folder):
         save(run, folder)

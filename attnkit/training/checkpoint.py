@@ -12,8 +12,8 @@ Random numbers need no file: they are a function of the seed and the position in
 import json
 import re
 import shutil
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,20 +149,36 @@ def load_checkpoint(
     The settings of the optimizer (decay, betas) stay those of this run. Nothing is unpickled that could run code.
     Raises `UsageError` if the checkpoint is of another model, seed or number of rows.
     """
-    state = json.loads((path / STATE).read_text(encoding="utf-8"))
-    differences = _differences(state["facts"], vars(facts))
+    with reading(path):
+        state = json.loads((path / STATE).read_text(encoding="utf-8"))
+        differences, progress = _differences(state["facts"], vars(facts)), Progress(**state["progress"])
     if differences:
         raise UsageError(f"cannot go on from {path}: {'; '.join(differences)}; set them back or start a new run")
-    load_weights(model, path)
-    moments = torch.load(path / OPTIMIZER, map_location="cpu", weights_only=True)
+    with reading(path):
+        load_weights(model, path)
+        moments = torch.load(path / OPTIMIZER, map_location="cpu", weights_only=True)
+        saved_names = [group["param_names"] for group in moments["optimizer"]["param_groups"]]
     groups = optimizer.state_dict()["param_groups"]
-    saved_names = [group["param_names"] for group in moments["optimizer"]["param_groups"]]
     if saved_names != [group["param_names"] for group in groups]:
         raise UsageError(f"cannot go on from {path}: it trained other parameters than this run")
     optimizer.load_state_dict({"state": moments["optimizer"]["state"], "param_groups": groups})
     if scaler is not None and moments["scaler"] is not None:
         scaler.load_state_dict(moments["scaler"])
-    return Progress(**state["progress"])
+    return progress
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what a damaged checkpoint raises into a `UsageError` that says how to go on without it."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:  # torch, json and safetensors each have kinds of their own
+        what = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no more is known'}"
+        raise UsageError(
+            f"cannot go on from {path}: it is damaged ({what}); delete this folder to go on from the one before it"
+        ) from error
 
 
 def _differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -44,6 +44,16 @@ def check_output_folder(output_dir: str | Path, *, resume: bool, overwrite: bool
         raise UsageError(f"training.output_dir: {existing} is not writable; choose a folder that is")
 
 
+def refuse_foreign_files(folder: Path) -> None:
+    """Raise `UsageError` if no run is in the folder, but files of the names that a run would write."""
+    foreign = [] if holds_run(folder) else [name for name in RUN_FILES if (folder / name).exists()]
+    if foreign:
+        raise UsageError(
+            f"training.output_dir: {folder} holds no run, but has {', '.join(foreign)}, which a run would write over; "
+            "choose another folder"
+        )
+
+
 def open_output_folder(output_dir: str | Path, *, overwrite: bool) -> Path:
     """Make the folder, without the run it holds when that is to be overwritten; on the main process only.
 
