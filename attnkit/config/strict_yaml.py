@@ -40,6 +40,14 @@ class Dumper(yaml.SafeDumper):
 
     yaml_implicit_resolvers = yaml.SafeDumper.yaml_implicit_resolvers | RESOLVERS
 
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        """Only between double quotes do the line breaks of Unicode come back as they were."""
+        style = '"' if any(mark in text for mark in "\x85\u2028\u2029") else None
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+Dumper.add_representer(str, Dumper.represent_text)
+
 
 def parse(text: str) -> Any:
     """The value of one YAML text, e.g. of a flag."""

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from attnkit.config import strict_yaml
@@ -49,6 +49,7 @@ scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False)
 
 
 @given(st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8))
+@example({"\x85": None})
 def test_what_is_dumped_is_read_back(value: object) -> None:
     assert strict_yaml.parse(strict_yaml.dump(value)) == value
 
