@@ -68,7 +68,7 @@ class Task(ABC):
         """Rows -> batch, padded to its longest row; labels that count for nothing are -100."""
 
     @abstractmethod
-    def outcomes(self, batch: dict[str, Any], output: Any) -> list[Any]:
+    def outcomes(self, rows: list[Any], *, batch: dict[str, Any], output: Any, model: Any) -> list[Any]:
         """What the head says of a batch, and what is true: one item per row, plain numbers that `score` reads."""
 
     @abstractmethod

@@ -69,7 +69,7 @@ class Classification(Task):
     def collator(self, tokenizer: PreTrainedTokenizerBase) -> Collator:
         return DataCollatorWithPadding(tokenizer)
 
-    def outcomes(self, batch: dict[str, Any], output: Any) -> list[tuple[int, int]]:
+    def outcomes(self, rows: list[Any], *, batch: dict[str, Any], output: Any, model: Any) -> list[tuple[int, int]]:
         return list(zip(output.logits.argmax(dim=-1).tolist(), batch["labels"].tolist(), strict=True))
 
     def score(self, outcomes: list[tuple[int, int]]) -> dict[str, float]:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from accelerate import Accelerator
@@ -18,19 +18,31 @@ from attnkit.training.randomness import EVALUATION, reseed
 IGNORED = -100  # a label with this value is not predicted
 
 
+class Outcomes(Protocol):
+    """What the model says of a batch, as one item per row of it, e.g. (prediction, label); items must be picklable."""
+
+    def __call__(self, rows: list[Any], *, batch: dict[str, Any], output: Any, model: nn.Module) -> list[Any]:
+        """`batch` is what `collate` made of the `rows`, and `output` what the bare `model` says to it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
     """Metrics that are no average over rows, such as F1, or that need more than the loss."""
 
-    outcomes: Callable[[dict[str, Any], Any], list[Any]]
-    """(batch, model output) -> one item per row of the batch, e.g. (prediction, label); must be picklable."""
+    outcomes: Outcomes
     score: Callable[[list[Any]], dict[str, float]]
     """The items of all rows, in their order -> metrics by name."""
 
 
 def count_labels(batch: dict[str, Any]) -> int:
-    """The number of predictions in a batch: the terms of the mean that the model returns as `loss`."""
-    return int((batch["labels"] != IGNORED).sum())
+    """The number of predictions in a batch: the terms of the mean that the model returns as `loss`.
+
+    These are the `labels` that are not -100, all of them where they are no whole numbers, and of a span its beginning.
+    """
+    labels = batch.get("labels", batch.get("start_positions"))
+    if labels is None:
+        return 0
+    return labels.numel() if labels.is_floating_point() else int((labels != IGNORED).sum())
 
 
 def evaluate_loss(
@@ -48,11 +60,40 @@ def evaluate_loss(
     size does, as it decides which rows are drawn for together). `model` is the bare model; its training mode is left as
     it was. Raises `UsageError` if there is no row, or no label in them.
     """
+    loss, labels, outcomes = read_rows(
+        model,
+        rows,
+        collate=collate,
+        batch_size=batch_size,
+        accelerator=accelerator,
+        outcomes=None if metrics is None else metrics.outcomes,
+    )
+    if labels == 0:
+        raise UsageError("no held-out row has a label to predict (every label is -100)")
+    result = {"loss": loss / labels}
+    if metrics is not None:
+        result.update(metrics.score(outcomes))
+    return result
+
+
+def read_rows(
+    model: nn.Module,
+    rows: Sequence[Any],
+    *,
+    collate: Callable[[list[Any]], dict[str, Any]],
+    batch_size: int,
+    accelerator: Accelerator,
+    outcomes: Outcomes | None = None,
+) -> tuple[float, int, list[Any]]:
+    """Σ nll and Σ labels over all rows and processes, and the outcomes of the rows in their order, each row once.
+
+    Rows without labels are read for their outcomes alone. Equal on every process; raises as `evaluate_loss` does.
+    """
     if len(rows) == 0:
         raise UsageError("there is no held-out row to evaluate on: give more text or examples to hold out")
     was_training = model.training
     model.eval()
-    loss, labels, outcomes = 0.0, 0, []
+    loss, labels, said = 0.0, 0, []
     num_batches = math.ceil(len(rows) / batch_size)
     # Every process runs the same number of forward passes, as sharded models gather their weights in each.
     for turn in range(math.ceil(num_batches / accelerator.num_processes)):
@@ -60,22 +101,18 @@ def evaluate_loss(
         counts = index < num_batches
         start = index * batch_size if counts else 0
         reseed(EVALUATION, start)
-        batch = collate(take(rows, list(range(start, min(start + batch_size, len(rows))))))
-        batch = send_to_device(batch, accelerator.device)
+        taken = take(rows, list(range(start, min(start + batch_size, len(rows)))))
+        batch = send_to_device(collate(taken), accelerator.device)
         with torch.no_grad():
             output = model(**batch)
+            items = [] if outcomes is None else outcomes(taken, batch=batch, output=output, model=model)
         num_labels = count_labels(batch)
         if counts and num_labels:
             loss += float(output.loss) * num_labels
             labels += num_labels
-        if counts and metrics is not None:
-            outcomes.append((index, metrics.outcomes(batch, output)))
+        if counts:
+            said.append((index, items))
     model.train(was_training)
     total_loss, total_labels = sum_over_processes(accelerator, [loss, labels])
-    if total_labels == 0:
-        raise UsageError("no held-out row has a label to predict (every label is -100)")
-    result = {"loss": total_loss / total_labels}
-    if metrics is not None:
-        ordered = sorted(gather_object(outcomes), key=lambda pair: pair[0])
-        result.update(metrics.score([item for _, items in ordered for item in items]))
-    return result
+    ordered = sorted(gather_object(said), key=lambda pair: pair[0])
+    return total_loss, int(total_labels), [item for _, items in ordered for item in items]

@@ -13,7 +13,7 @@ from attnkit.training.evaluation import Metrics, evaluate_loss
 def test_loss_is_that_of_all_tokens_whatever_the_batch_size(accelerator: Accelerator, num_rows: int) -> None:
     model, rows = causal_model(dropout=0.5), text_rows(num_rows)
     outcomes = Metrics(
-        outcomes=lambda batch, output: batch["input_ids"][:, 0].tolist(),
+        outcomes=lambda rows, *, batch, output, model: batch["input_ids"][:, 0].tolist(),
         score=lambda items: {"rows": float(len(items))},
     )
     results = [
@@ -37,7 +37,7 @@ def test_metrics_see_the_rows_in_order(accelerator: Accelerator) -> None:
         seen.extend(items)
         return {"first": float(items[0])}
 
-    metrics = Metrics(outcomes=lambda batch, output: batch["input_ids"][:, 0].tolist(), score=score)
+    metrics = Metrics(outcomes=lambda rows, *, batch, output, model: batch["input_ids"][:, 0].tolist(), score=score)
     result = evaluate_loss(Bigram(), rows, collate=collate_text, batch_size=3, accelerator=accelerator, metrics=metrics)
     assert seen == [row["input_ids"][0] for row in rows]
     assert result.keys() == {"loss", "first"}

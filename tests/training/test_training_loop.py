@@ -106,7 +106,7 @@ def test_any_model_learns(tmp_path: Path, accelerator: Accelerator) -> None:
 def test_classifier_reports_accuracy_and_keeps_the_best(tmp_path: Path, accelerator: Accelerator) -> None:
     rows = labelled_rows(24)
     metrics = Metrics(
-        outcomes=lambda batch, output: list(
+        outcomes=lambda rows, *, batch, output, model: list(
             zip(output.logits.argmax(-1).tolist(), batch["labels"].tolist(), strict=True)
         ),
         score=lambda pairs: {"accuracy": sum(guess == label for guess, label in pairs) / len(pairs)},

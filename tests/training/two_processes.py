@@ -55,7 +55,7 @@ def evaluations(accelerator: Accelerator) -> list[dict[str, Any]]:
         for size in (1, 2, 7):
             items: list[int] = []
             metrics = Metrics(
-                outcomes=lambda batch, output: batch["input_ids"][:, 0].tolist(),
+                outcomes=lambda rows, *, batch, output, model: batch["input_ids"][:, 0].tolist(),
                 score=lambda all_items, items=items: items.extend(all_items) or {},
             )
             rows = text_rows(num_rows)
