@@ -3,6 +3,8 @@
 Shapes: B batch, N tokens, V vocabulary.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +20,22 @@ from transformers.utils.generic import ModelOutput, can_return_tuple
 from attnkit.errors import UsageError
 from attnkit.models.blocks import build_norm
 from attnkit.models.configuration_attnkit import AttnKitConfig
+from attnkit.models.loss import IGNORED, TokenLoss
 from attnkit.models.modeling_attnkit import AttnKitModel
-from attnkit.models.stack import AttnKitPreTrainedModel, renamed_cache
+from attnkit.models.stack import AttnKitPreTrainedModel, policy_loss, renamed_cache
 
 
 class LanguageModel(AttnKitPreTrainedModel):
-    """A body and an output embedding. A class of this kind says for which architecture."""
+    """A body and an output embedding. A class of this kind says for which architecture.
+
+    Where `token_loss` is set, a pass with labels gives that loss and no logits: only tokens that are predicted meet the
+    output embedding, a chunk of them at a time. Where it is None, the default, loss and logits are those that
+    transformers gives. It belongs to a run, not to the model, and is not saved; `minimising` sets it.
+    """
 
     architecture: str
+    predicts_next = False  # whether the label of a token is predicted from the token before it
+    token_loss: TokenLoss | None = None
 
     def __init__(self, config: AttnKitConfig, *, with_pooler: bool = False) -> None:
         if config.architecture != self.architecture:
@@ -34,26 +44,81 @@ class LanguageModel(AttnKitPreTrainedModel):
             )
         super().__init__(config)
         self.model = AttnKitModel(config, with_pooler=with_pooler)
+        self.transform: nn.Module = nn.Identity()
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.output_bias)
 
-    def predict(self, states: Tensor, logits_to_keep: int | Tensor = 0) -> Tensor:
-        """Hidden states [B, N, hidden_size] -> logits [B, N, V], of the last `logits_to_keep` positions only where it
-        is not 0, or of the positions that it lists."""
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        states = states[:, kept]
-        return self.lm_head(states if self.config.output_scale == 1 else states * self.config.output_scale)
+    def predict(
+        self, states: Tensor, labels: Tensor | None, *, logits_to_keep: int | Tensor = 0, **kwargs: Any
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Hidden states [B, N, hidden_size] -> loss and logits [B, N, V].
 
-    def loss_of(self, logits: Tensor, labels: Tensor | None, **kwargs: Any) -> Tensor | None:
-        """Mean of -log p(label) over the labels that are not -100, in nats; None without labels."""
+        The loss is the mean of -log p(label) over the labels that are not -100, in nats; None without labels. Logits
+        are those of the last `logits_to_keep` positions only where it is not 0, or of the positions that it lists.
+        """
+        if labels is not None and self.token_loss is not None:
+            return self.loss_of_states(states, labels, loss=self.token_loss, **kwargs), None
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(self.enter_head(states[:, kept]))
         if labels is None:
-            return None
-        return self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+            return None, logits
+        return self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs), logits
+
+    def enter_head(self, states: Tensor) -> Tensor:
+        """Hidden states -> what the output embedding reads."""
+        states = self.transform(states)
+        return states if self.config.output_scale == 1 else states * self.config.output_scale
+
+    def loss_of_states(
+        self,
+        states: Tensor,
+        labels: Tensor,
+        *,
+        loss: TokenLoss,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """The mean of `loss` over the labels that are not -100, or its sum over `num_items_in_batch`."""
+        if self.predicts_next:
+            labels = F.pad(labels, (0, 1), value=IGNORED)[:, 1:]
+        predicted = labels != IGNORED
+        states, chosen = self.enter_head(states[predicted]), labels[predicted]
+        if is_plain(self.lm_head):
+            total, nll = loss.of_states(states, chosen, weight=self.lm_head.weight, bias=self.lm_head.bias)
+        else:
+            total, nll = loss.of_logits(self.lm_head(states), chosen)
+        mean = total / (len(chosen) if num_items_in_batch is None else num_items_in_batch)
+        draws = self.draws()
+        if not draws:
+            return mean
+        row_sums = torch.zeros(len(labels), dtype=nll.dtype, device=nll.device)
+        row_sums.index_add_(0, predicted.nonzero()[:, 0], nll)
+        return mean + policy_loss(draws, row_sums / predicted.sum(-1))
+
+
+@contextmanager
+def minimising(loss: TokenLoss | None, model: nn.Module) -> Iterator[None]:
+    """Let a language model compute this loss for a while, without logits, or with None its loss and its logits; other
+    models are left alone."""
+    if not isinstance(model, LanguageModel):
+        yield
+        return
+    before, model.token_loss = model.token_loss, loss
+    try:
+        yield
+    finally:
+        model.token_loss = before
+
+
+def is_plain(head: nn.Module) -> bool:
+    """Whether a layer is its matrix and nothing else: one that is wrapped, hooked or sharded has to be called."""
+    return type(head) is nn.Linear and type(head.weight) is nn.Parameter and not head._forward_pre_hooks
 
 
 class AttnKitForCausalLM(LanguageModel, GenerationMixin):
     """A decoder that predicts the next token."""
 
     architecture = "decoder"
+    predicts_next = True
     _tied_weights_keys = {"lm_head.weight": "model.decoder.embeddings.tokens.weight"}
 
     def __init__(self, config: AttnKitConfig) -> None:
@@ -87,9 +152,9 @@ class AttnKitForCausalLM(LanguageModel, GenerationMixin):
             use_cache=use_cache,
             **(kwargs | {"return_dict": True}),
         )
-        logits = self.predict(outputs.last_hidden_state, logits_to_keep)
+        loss, logits = self.predict(outputs.last_hidden_state, labels, logits_to_keep=logits_to_keep, **kwargs)
         return CausalLMOutputWithPast(
-            loss=self.loss_of(logits, labels, **kwargs),
+            loss=loss,
             logits=logits,
             cache=outputs.cache,
             hidden_states=outputs.hidden_states,
@@ -141,9 +206,9 @@ class AttnKitForMaskedLM(LanguageModel):
             inputs_embeds=inputs_embeds,
             **(kwargs | {"return_dict": True}),
         )
-        logits = self.predict(self.transform(outputs.last_hidden_state))
+        loss, logits = self.predict(outputs.last_hidden_state, labels, **kwargs)
         return MaskedLMOutput(
-            loss=self.loss_of(logits, labels, **kwargs),
+            loss=loss,
             logits=logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
@@ -199,9 +264,8 @@ class AttnKitForPreTraining(LanguageModel):
             inputs_embeds=inputs_embeds,
             **(kwargs | {"return_dict": True}),
         )
-        logits = self.predict(self.transform(outputs.last_hidden_state))
+        loss, logits = self.predict(outputs.last_hidden_state, labels, **kwargs)
         sentence_logits = self.seq_relationship(outputs.pooler_output)
-        loss = self.loss_of(logits, labels, **kwargs)
         if next_sentence_label is not None:
             sentence_loss = F.cross_entropy(sentence_logits.float(), next_sentence_label.view(-1))
             loss = sentence_loss if loss is None else loss + sentence_loss
@@ -257,9 +321,9 @@ class AttnKitForPermutationLM(LanguageModel):
             inputs_embeds=inputs_embeds,
             **(kwargs | {"return_dict": True}),
         )
-        logits = self.predict(outputs.last_hidden_state)
+        loss, logits = self.predict(outputs.last_hidden_state, labels, **kwargs)
         return CausalLMOutputWithPast(
-            loss=self.loss_of(logits, labels, **kwargs),
+            loss=loss,
             logits=logits,
             cache=outputs.cache,
             hidden_states=outputs.hidden_states,
@@ -323,9 +387,9 @@ class AttnKitForSeq2SeqLM(LanguageModel, GenerationMixin):
             use_cache=use_cache,
             **(kwargs | {"return_dict": True}),
         )
-        logits = self.predict(outputs.last_hidden_state, logits_to_keep)
+        loss, logits = self.predict(outputs.last_hidden_state, labels, logits_to_keep=logits_to_keep, **kwargs)
         named = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
-        return Seq2SeqLMOutput(loss=self.loss_of(logits, labels, **kwargs), logits=logits, **named)
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **named)
 
 
 def shift_right(ids: Tensor, config: AttnKitConfig) -> Tensor:

@@ -86,13 +86,16 @@ class AttnKitPreTrainedModel(PreTrainedModel):
     @property
     def loss_function(self) -> Callable[..., Tensor]:
         """The loss of the head, with what teaches the draws of a stochastic normalizer added to it."""
-        loss = super().loss_function
-        draws = [module for module in self.modules() if isinstance(module, Stochastic) and module.training]
+        loss, draws = super().loss_function, self.draws()
         return partial(loss_with_policy, loss, draws) if draws else loss
 
     @loss_function.setter
     def loss_function(self, value: Callable[..., Tensor]) -> None:
         self._loss_function = value
+
+    def draws(self) -> list[Stochastic]:
+        """The normalizers whose draws the loss has to teach."""
+        return [module for module in self.modules() if isinstance(module, Stochastic) and module.training]
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, Scorer | Position | Normalizer | Pattern):
@@ -116,9 +119,13 @@ def loss_with_policy(loss: Callable[..., Tensor], draws: list[Stochastic], *args
             )
             for row in range(batch_size)
         ]
-        row_loss = torch.stack(row_losses)
-        row_loss = torch.where(row_loss.isnan(), row_loss.nanmean(), row_loss)  # a row without labels has no loss
-    return sum((draw.policy_loss(row_loss) for draw in draws), start=loss(*args, **kwargs))
+    return loss(*args, **kwargs) + policy_loss(draws, torch.stack(row_losses))
+
+
+def policy_loss(draws: list[Stochastic], row_loss: Tensor) -> Tensor:
+    """The losses of all drawing normalizers from the loss [B] of each row; a row without labels has none, but NaN."""
+    row_loss = torch.where(row_loss.isnan(), row_loss.nanmean(), row_loss)
+    return sum((draw.policy_loss(row_loss) for draw in draws), start=torch.zeros_like(row_loss[0]))
 
 
 class Embeddings(nn.Module):

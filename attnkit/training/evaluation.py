@@ -1,7 +1,8 @@
 """Held-out loss, and metrics over all held-out rows, each row counted exactly once."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,11 +12,11 @@ from accelerate.utils import gather_object, send_to_device
 from torch import nn
 
 from attnkit.errors import UsageError
+from attnkit.models.language import minimising
+from attnkit.models.loss import IGNORED, TokenLoss
 from attnkit.training.launch import sum_over_processes
 from attnkit.training.order import take
 from attnkit.training.randomness import EVALUATION, reseed
-
-IGNORED = -100  # a label with this value is not predicted
 
 
 class Outcomes(Protocol):
@@ -91,28 +92,38 @@ def read_rows(
     """
     if len(rows) == 0:
         raise UsageError("there is no held-out row to evaluate on: give more text or examples to hold out")
-    was_training = model.training
-    model.eval()
     loss, labels, said = 0.0, 0, []
     num_batches = math.ceil(len(rows) / batch_size)
-    # Every process runs the same number of forward passes, as sharded models gather their weights in each.
-    for turn in range(math.ceil(num_batches / accelerator.num_processes)):
-        index = turn * accelerator.num_processes + accelerator.process_index
-        counts = index < num_batches
-        start = index * batch_size if counts else 0
-        reseed(EVALUATION, start)
-        taken = take(rows, list(range(start, min(start + batch_size, len(rows)))))
-        batch = send_to_device(collate(taken), accelerator.device)
-        with torch.no_grad():
+    # Outcomes are read from logits; the loss alone is had without them.
+    with evaluating(model), minimising(TokenLoss() if outcomes is None else None, model):
+        # Every process runs the same number of forward passes, as sharded models gather their weights in each.
+        for turn in range(math.ceil(num_batches / accelerator.num_processes)):
+            index = turn * accelerator.num_processes + accelerator.process_index
+            counts = index < num_batches
+            start = index * batch_size if counts else 0
+            reseed(EVALUATION, start)
+            taken = take(rows, list(range(start, min(start + batch_size, len(rows)))))
+            batch = send_to_device(collate(taken), accelerator.device)
             output = model(**batch)
             items = [] if outcomes is None else outcomes(taken, batch=batch, output=output, model=model)
-        num_labels = count_labels(batch)
-        if counts and num_labels:
-            loss += float(output.loss) * num_labels
-            labels += num_labels
-        if counts:
-            said.append((index, items))
-    model.train(was_training)
+            num_labels = count_labels(batch)
+            if counts and num_labels:
+                loss += float(output.loss) * num_labels
+                labels += num_labels
+            if counts:
+                said.append((index, items))
     total_loss, total_labels = sum_over_processes(accelerator, [loss, labels])
     ordered = sorted(gather_object(said), key=lambda pair: pair[0])
     return total_loss, int(total_labels), [item for _, items in ordered for item in items]
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode for a while, without gradients."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)

@@ -14,9 +14,12 @@ from accelerate.utils import send_to_device
 from torch import nn
 
 from attnkit.errors import UsageError
+from attnkit.models.language import minimising
+from attnkit.models.loss import TokenLoss
 from attnkit.training.evaluation import count_labels
 from attnkit.training.interrupt import stop_on_signal
 from attnkit.training.launch import sum_over_processes
+from attnkit.training.optimizer import set_learning_rate
 from attnkit.training.order import RowOrder, take
 from attnkit.training.randomness import COLLATE, FORWARD, reseed
 from attnkit.training.run import Evaluate, Run, TrainResult
@@ -101,7 +104,8 @@ def train(
     reading = windows(train_rows, order, collate=collate, size=training.gradient_accumulation_steps, seed=training.seed)
     is_first_step = True
 
-    with stop_on_signal() as stop:
+    token_loss = TokenLoss(label_smoothing=training.label_smoothing, z_loss=training.z_loss)
+    with minimising(token_loss, run.model), stop_on_signal() as stop:
         while run.goes_on:
             began = time.perf_counter()
             window = next(reading)
@@ -144,8 +148,7 @@ def train(
                 )
 
             rate = rate_at(progress.step)
-            for group in optimizer.param_groups:
-                group["lr"] = rate
+            set_learning_rate(optimizer, rate)
             optimizer.step()
             optimizer.zero_grad()
 

@@ -1,33 +1,127 @@
-"""AdamW, with weight decay on matrices only."""
+"""Optimizers by name, and the groups of parameters that all of them get."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
+from transformers import PreTrainedModel
 
 from attnkit.training.settings import TrainingConfig
 
+Group = dict[str, Any]
 FUSED_ON = ("cpu", "cuda", "hpu", "mps", "xpu")  # devices for which torch has the fused kernel
 
 
-def build_optimizer(model: nn.Module, training: TrainingConfig) -> torch.optim.AdamW:
-    """AdamW (Loshchilov 2019) over the parameters of `model` that want a gradient, fused where torch can.
+def parameter_groups(model: nn.Module, training: TrainingConfig) -> list[Group]:
+    """The parameters of `model` that want a gradient, in one group per `kind`:
 
-    Parameters of two and more dimensions decay; biases, norms and other vectors do not. The groups keep the names of
-    their parameters, so that a checkpoint of another model is noticed. Raises `ValueError` when nothing is trainable.
+    | kind | which | decays |
+    |---|---|---|
+    | hidden | matrices inside the body that are no embedding | yes |
+    | matrix | all else of two and more dimensions: embeddings, heads, stacks of matrices | yes |
+    | vector | biases, norms and other vectors | no |
+
+    The groups keep the names of their parameters, so that a checkpoint of another model is noticed. A group learns at
+    `rate_factor` times the rate of the schedule. Raises `ValueError` when nothing is trainable.
     """
-    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    if not named:
+    hidden = {id(parameter) for parameter in hidden_matrices(model)}
+    named: dict[str, list[tuple[str, nn.Parameter]]] = {"hidden": [], "matrix": [], "vector": []}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            kind = "vector" if parameter.ndim < 2 else "hidden" if id(parameter) in hidden else "matrix"
+            named[kind].append((name, parameter))
+    if not any(named.values()):
         raise ValueError("the model has no parameter that requires a gradient")
-    matrices = [(name, parameter) for name, parameter in named if parameter.ndim >= 2]
-    vectors = [(name, parameter) for name, parameter in named if parameter.ndim < 2]
-    groups = [
-        {"params": members, "weight_decay": decay}
-        for members, decay in ((matrices, training.weight_decay), (vectors, 0.0))
+    decay = {"hidden": training.weight_decay, "matrix": training.weight_decay, "vector": 0.0}
+    return [
+        {"params": members, "kind": kind, "weight_decay": decay[kind], "rate_factor": 1.0}
+        for kind, members in named.items()
         if members
     ]
+
+
+def hidden_matrices(model: nn.Module) -> Iterator[nn.Parameter]:
+    """The matrices between embeddings and head: those of the base model, where a model of transformers names one."""
+    body = model.base_model if isinstance(model, PreTrainedModel) else model
+    for module in body.modules():
+        if not isinstance(module, nn.Embedding):
+            yield from (parameter for parameter in module.parameters(recurse=False) if parameter.ndim == 2)
+
+
+def adamw(groups: Sequence[Group], training: TrainingConfig) -> Optimizer:
+    """Adam with decoupled weight decay (Loshchilov 2019), fused where torch can."""
+    parameters = [parameter for group in groups for _, parameter in group["params"]]
     return torch.optim.AdamW(
         groups,
         lr=training.learning_rate,
         betas=(training.adam_beta1, training.adam_beta2),
         eps=training.adam_epsilon,
-        fused=all(p.device.type in FUSED_ON and p.is_floating_point() for _, p in named),
+        fused=all(p.device.type in FUSED_ON and p.is_floating_point() for p in parameters),
     )
+
+
+def muon(groups: Sequence[Group], training: TrainingConfig) -> Optimizer:
+    """Hidden matrices by orthogonalized momentum (Jordan 2024), the rest by AdamW.
+
+    The updates of both have the size of AdamW's (Liu 2025, arXiv 2502.16982, section 2.2), hence one learning rate.
+    """
+    hidden = [group for group in groups if group["kind"] == "hidden"]
+    rest = [group for group in groups if group["kind"] != "hidden"]
+    members: list[Optimizer] = []
+    if hidden:
+        members.append(
+            torch.optim.Muon(
+                hidden, lr=training.learning_rate, momentum=training.momentum, adjust_lr_fn="match_rms_adamw"
+            )
+        )
+    if rest:
+        members.append(adamw(rest, training))
+    return Joint(members)
+
+
+def adafactor(groups: Sequence[Group], training: TrainingConfig) -> Optimizer:
+    """Second moments of matrices as the product of a row and a column, and no first moments (Shazeer 2018).
+
+    As there, steps are relative to the size of the parameter, and the rate is at most 1/√step.
+    """
+    return torch.optim.Adafactor(groups, lr=training.learning_rate)
+
+
+OPTIMIZERS: dict[str, Callable[[Sequence[Group], TrainingConfig], Optimizer]] = {
+    "adamw": adamw,
+    "muon": muon,
+    "adafactor": adafactor,
+}
+
+
+class Joint(Optimizer):
+    """Several optimizers that step as one: their groups, in their order, and one state."""
+
+    def __init__(self, members: Sequence[Optimizer]) -> None:
+        self.members = [(member, len(member.param_groups)) for member in members]
+        super().__init__([group for member in members for group in member.param_groups], {})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        loss = None if closure is None else torch.enable_grad()(closure)()
+        start = 0
+        for member, num_groups in self.members:
+            # Shared anew each time, because a state that is loaded replaces both.
+            member.param_groups = self.param_groups[start : start + num_groups]
+            member.state = self.state
+            member.step()
+            start += num_groups
+        return loss
+
+
+def build_optimizer(model: nn.Module, training: TrainingConfig) -> Optimizer:
+    """The optimizer `training.optimizer` of a model's parameters. Raises `ValueError` when nothing is trainable."""
+    return OPTIMIZERS[training.optimizer](parameter_groups(model, training), training)
+
+
+def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
+    """Let the next step be made at the rate of the schedule, times the factor of each group."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["rate_factor"]

@@ -10,6 +10,7 @@ from accelerate.utils import extract_model_from_parallel
 from torch import nn
 
 from attnkit.errors import UsageError, nearest
+from attnkit.models.language import LanguageModel
 from attnkit.training.checkpoint import Facts, checkpoint_path, load_checkpoint, newest_complete, prune, save_checkpoint
 from attnkit.training.launch import check_num_processes, on_main
 from attnkit.training.optimizer import build_optimizer
@@ -80,13 +81,15 @@ class Run:
         if accelerator.gradient_accumulation_steps != 1:
             raise ValueError("the accelerator divides gradients itself: make it with training.launch.make_accelerator")
         check_num_processes(accelerator, training.num_processes)
+        bare = extract_model_from_parallel(model, keep_torch_compile=False)
+        check_loss(bare, training)
 
         def open_folder() -> None:
             check_output_folder(training.output_dir, resume=training.resume, overwrite=training.overwrite)
             open_output_folder(training.output_dir, overwrite=training.overwrite)
 
         on_main(accelerator, open_folder)
-        bare = extract_model_from_parallel(model, keep_torch_compile=False).to(accelerator.device).train()
+        bare.to(accelerator.device).train()
         wrapped, optimizer = accelerator.prepare(model, build_optimizer(bare, training))
         run = cls(
             model=bare,
@@ -194,4 +197,14 @@ class Run:
             resumed_from=self.resumed_from,
             interrupted=self.interrupted,
             stopped_early=progress.stopped_early,
+        )
+
+
+def check_loss(model: nn.Module, training: TrainingConfig) -> None:
+    """Raise `UsageError` if a model that computes its loss itself is asked for more than that."""
+    asked = [name for name in ("label_smoothing", "z_loss") if vars(training)[name]]
+    if asked and not isinstance(model, LanguageModel):
+        raise UsageError(
+            f"training.{asked[0]}: a {type(model).__name__} computes its own loss; set it to 0, or train a language "
+            "model of attnkit"
         )

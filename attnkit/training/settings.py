@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 from attnkit.errors import nearest
 
+Optimizer = Literal["adamw", "muon", "adafactor"]
 Schedule = Literal["cosine", "linear", "constant", "warmup_stable_decay"]
 
 
@@ -21,6 +22,8 @@ class TrainingConfig:
     """Rows per process and forward pass."""
     gradient_accumulation_steps: int = 1
     """Forward passes per optimizer step."""
+    optimizer: Optimizer = "adamw"
+    """What makes an update of a gradient."""
     learning_rate: float = 1e-3
     """Peak learning rate."""
     schedule: Schedule = "cosine"
@@ -34,8 +37,17 @@ class TrainingConfig:
     weight_decay: float = 0.1
     """Decoupled weight decay of the matrices (Loshchilov 2019); biases, norms and vectors have none."""
     adam_beta1: float = 0.9
+    """`adamw`, also for what `muon` leaves to it: decay of the mean of gradients."""
     adam_beta2: float = 0.95
+    """`adamw`, also for what `muon` leaves to it: decay of the mean of their squares."""
     adam_epsilon: float = 1e-8
+    """`adamw`, also for what `muon` leaves to it: added to the root of that mean."""
+    momentum: float = 0.95
+    """`muon`: decay of the mean of gradients of hidden matrices."""
+    label_smoothing: float = 0.0
+    """Part of the target that goes to all tokens alike, in the training loss of language models (Szegedy 2016)."""
+    z_loss: float = 0.0
+    """Weight of log² Z in the training loss of language models (Chowdhery 2022)."""
     max_grad_norm: float | None = 1.0
     """Gradients are scaled down to this global norm; null for no clipping."""
     eval_steps: int = 200
@@ -74,12 +86,16 @@ class TrainingConfig:
             "num_processes",
         ]
         positive = ["learning_rate", "adam_epsilon", "max_grad_norm"]
-        not_negative = ["warmup_steps", "min_learning_rate", "weight_decay", "seed"]
+        not_negative = ["warmup_steps", "min_learning_rate", "weight_decay", "seed", "z_loss"]
         rules: list[tuple[list[str], str, Callable[[float], bool]]] = [
             (at_least_one, "must be 1 or more", lambda value: value >= 1),
             (positive, "must be more than 0", lambda value: value > 0),
             (not_negative, "must be 0 or more", lambda value: value >= 0),
-            (["adam_beta1", "adam_beta2"], "must be at least 0 and less than 1", lambda value: 0 <= value < 1),
+            (
+                ["adam_beta1", "adam_beta2", "momentum", "label_smoothing"],
+                "must be at least 0 and less than 1",
+                lambda value: 0 <= value < 1,
+            ),
         ]
         values = vars(self)
         found = [
@@ -88,8 +104,10 @@ class TrainingConfig:
             for name in names
             if values[name] is not None and not holds(values[name])
         ]
-        if self.schedule not in (schedules := get_args(Schedule)):
-            found.append(f"training.schedule: unknown schedule {self.schedule!r}: {nearest(self.schedule, schedules)}")
+        for name, kinds in (("optimizer", Optimizer), ("schedule", Schedule)):
+            if values[name] not in get_args(kinds):
+                near = nearest(values[name], get_args(kinds))
+                found.append(f"training.{name}: unknown {name} {values[name]!r}: {near}")
         if self.best_mode not in ("min", "max"):
             found.append(f"training.best_mode: {self.best_mode!r} must be 'min' or 'max'")
         if self.min_learning_rate >= self.learning_rate > 0:

@@ -1,4 +1,4 @@
-"""Tiny models, rows and runs for the tests of training. The models are transformers' own: the loop knows no other."""
+"""Tiny models, rows and runs for the tests of training. Most models are transformers' own: the loop takes any."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from accelerate.state import AcceleratorState
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel, set_seed
 
+from attnkit.models import AttnKitConfig, AttnKitForCausalLM
 from attnkit.training.evaluation import evaluate_loss
 from attnkit.training.launch import make_accelerator
 from attnkit.training.loop import TrainingConfig, TrainResult, train
@@ -26,6 +27,13 @@ def causal_model(*, dropout: float = 0.0) -> GPT2LMHeadModel:
     rates = {"resid_pdrop": dropout, "embd_pdrop": dropout, "attn_pdrop": dropout}
     shape = {"vocab_size": VOCAB_SIZE, "n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2}
     return GPT2LMHeadModel(GPT2Config(**shape, **rates, bos_token_id=0, eos_token_id=0, loss_type="ForCausalLM"))
+
+
+def own_model(**fields: Any) -> AttnKitForCausalLM:
+    """The same of attnkit, whose loss the loop computes without logits."""
+    set_seed(1)
+    shape = {"vocab_size": VOCAB_SIZE, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return AttnKitForCausalLM(AttnKitConfig(**shape, max_position_embeddings=64, pad_token_id=0, **fields))
 
 
 def classifier() -> BertForSequenceClassification:

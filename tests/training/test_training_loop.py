@@ -13,6 +13,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from samples import (
+    VOCAB_SIZE,
     Bigram,
     Output,
     causal_model,
@@ -22,6 +23,7 @@ from samples import (
     gradients,
     held_out,
     labelled_rows,
+    own_model,
     run,
     settings,
     text_rows,
@@ -44,7 +46,13 @@ def one_step(model: nn.Module, folder: Path, accelerator: Accelerator, **changes
 
 
 @pytest.mark.parametrize(
-    ("make_model", "tolerance"), [(causal_model, 1e-6), (Bigram, 1e-6), (lambda: Bigram().double(), 1e-10)]
+    ("make_model", "tolerance"),
+    [
+        (causal_model, 1e-6),
+        (own_model, 1e-6),
+        (lambda: own_model().double(), 1e-10),
+        (lambda: Bigram().double(), 1e-10),
+    ],
 )
 def test_gradient_does_not_depend_on_accumulation(
     tmp_path: Path, accelerator: Accelerator, make_model: Callable[[], nn.Module], tolerance: float
@@ -188,6 +196,26 @@ def test_a_batch_without_labels_is_refused(tmp_path: Path, accelerator: Accelera
     rows = [{"input_ids": [5]}] * 4  # one token has nothing to predict
     with pytest.raises(UsageError, match="step 1: a batch has no label"):
         run(causal_model(), rows, settings(tmp_path), accelerator=accelerator)
+
+
+@pytest.mark.parametrize("name", ["label_smoothing", "z_loss"])
+def test_a_model_with_a_loss_of_its_own_is_refused_more(tmp_path: Path, accelerator: Accelerator, name: str) -> None:
+    with pytest.raises(UsageError, match=rf"training\.{name}: a GPT2LMHeadModel computes its own loss; set it to 0"):
+        run(causal_model(), text_rows(4), settings(tmp_path, **{name: 0.1}), accelerator=accelerator)
+    assert not list(tmp_path.iterdir())
+
+
+def test_smoothing_and_z_loss_are_for_training_alone(tmp_path: Path, accelerator: Accelerator) -> None:
+    rows = text_rows(4)
+    changes = {"max_steps": 1, "label_smoothing": 0.1, "z_loss": 0.5, "learning_rate": 1e-9}
+    model = own_model()
+    result = run(
+        model, rows, settings(tmp_path, **changes), accelerator=accelerator, evaluate=held_out(rows, accelerator)
+    )
+    with torch.no_grad():
+        plain = model(**collate_text(rows)).loss.item()
+    assert result.metrics["loss"] == pytest.approx(plain, rel=1e-5)
+    assert result.losses[0][1] > plain + 0.5 * math.log(VOCAB_SIZE)  # log Z is near the logarithm of the vocabulary
 
 
 def test_no_rows_are_refused(tmp_path: Path, accelerator: Accelerator) -> None:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
-from samples import causal_model, run, settings, text_rows
+from samples import causal_model, classifier, run, settings, text_rows
 from torch import nn
 
-from attnkit.training.optimizer import build_optimizer
+from attnkit.training.optimizer import OPTIMIZERS, build_optimizer, parameter_groups, set_learning_rate
 from attnkit.training.randomness import reseed
 from attnkit.training.schedule import SCHEDULES, learning_rate
-from attnkit.training.settings import Schedule, TrainingConfig
+from attnkit.training.settings import Optimizer, Schedule, TrainingConfig
 from attnkit.training.tracking import read_log
 
 
@@ -25,8 +25,9 @@ def rates(**changes: Any) -> list[float]:
     return [rate_at(step) for step in range(training.max_steps + 1)]
 
 
-def test_the_setting_names_every_schedule() -> None:
+def test_the_settings_name_every_schedule_and_optimizer() -> None:
     assert list(get_args(Schedule)) == list(SCHEDULES)
+    assert list(get_args(Optimizer)) == list(OPTIMIZERS)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -56,16 +57,58 @@ def test_the_loop_follows_the_schedule(tmp_path: Path, accelerator: Accelerator)
     assert logged == [learning_rate(training)(step) for step in range(20)]
 
 
-def test_only_matrices_decay() -> None:
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_only_matrices_decay(name: str) -> None:
     model = causal_model()
     model.transformer.wpe.weight.requires_grad_(False)
-    optimizer = build_optimizer(model, TrainingConfig(weight_decay=0.3))
+    optimizer = build_optimizer(model, TrainingConfig(weight_decay=0.3, optimizer=name))
     decays = {
         name: group["weight_decay"] for group in optimizer.state_dict()["param_groups"] for name in group["param_names"]
     }
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert decays == {name: 0.3 if parameter.ndim >= 2 else 0.0 for name, parameter in trained.items()}
-    assert all(group["fused"] for group in optimizer.param_groups)
+
+
+def test_groups_tell_hidden_matrices_from_embeddings_and_heads() -> None:
+    groups = {group["kind"]: group["params"] for group in parameter_groups(classifier(), TrainingConfig())}
+    names = {kind: {name for name, _ in members} for kind, members in groups.items()}
+    assert "bert.encoder.layer.0.attention.self.query.weight" in names["hidden"]
+    assert {"bert.embeddings.word_embeddings.weight", "classifier.weight"} <= names["matrix"]
+    assert {"classifier.bias", "bert.embeddings.LayerNorm.weight"} <= names["vector"]
+
+
+def test_adamw_is_fused() -> None:
+    assert all(group["fused"] for group in build_optimizer(causal_model(), TrainingConfig()).param_groups)
+
+
+def test_muon_is_for_hidden_matrices_and_adamw_for_the_rest() -> None:
+    optimizer = build_optimizer(causal_model(), TrainingConfig(optimizer="muon", momentum=0.9, adam_beta1=0.8))
+    assert {group["kind"]: group.get("momentum") for group in optimizer.param_groups} == {
+        "hidden": 0.9,
+        "matrix": None,
+        "vector": None,
+    }
+    assert {group["betas"][0] for group in optimizer.param_groups if "betas" in group} == {0.8}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_learns_and_resumes_to_the_bit(name: str, tmp_path: Path, accelerator: Accelerator) -> None:
+    rows, changes = text_rows(8), {"optimizer": name, "learning_rate": 1e-2, "max_steps": 30}
+    whole = run(causal_model(), rows, settings(tmp_path / "whole", **changes), accelerator=accelerator)
+    assert whole.losses[-1][1] < whole.losses[0][1] - 0.03
+    parts = {**changes, "schedule": "constant"}
+    expected = run(causal_model(), rows, settings(tmp_path / "constant", **parts), accelerator=accelerator)
+    run(causal_model(), rows, settings(tmp_path / "parts", **{**parts, "max_steps": 7}), accelerator=accelerator)
+    resumed = run(causal_model(), rows, settings(tmp_path / "parts", **parts, resume=True), accelerator=accelerator)
+    assert resumed.losses == expected.losses[7:]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_group_learns_at_its_factor_of_the_rate(name: str) -> None:
+    optimizer = build_optimizer(causal_model(), TrainingConfig(optimizer=name))
+    optimizer.param_groups[0]["rate_factor"] = 0.25
+    set_learning_rate(optimizer, 0.5)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.125, 0.5, 0.5]
 
 
 def test_numbers_that_have_no_fused_kernel_are_optimized_all_the_same() -> None:

@@ -1,0 +1,130 @@
+"""The loss of predicted tokens straight from hidden states: the logits of all tokens never exist at once.
+
+Shapes: T tokens that are predicted, H hidden size, V vocabulary.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+IGNORED = -100
+"""The label of a token that is not predicted."""
+MIN_CHUNK = 256  # tokens: fewer make narrow products, which are slow
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenLoss:
+    """What is minimised for a token with label y and log Z = log Σ_v exp(logit_v):
+
+        (1 - s) · (-log p(y)) + s · mean_v(-log p(v)) + z · log² Z
+
+    s is the label smoothing (Szegedy 2016, section 7), z the weight of the z-loss, which keeps logits from drifting
+    (Chowdhery 2022, section 5).
+    """
+
+    label_smoothing: float = 0.0
+    z_loss: float = 0.0
+
+    def of_logits(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The definition: logits [T, V], labels [T] -> the sum over tokens, and -log p(y) [T] without a gradient."""
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        log_p = torch.log_softmax(logits, dim=-1)
+        nll = -log_p.gather(1, labels[:, None])[:, 0]
+        loss = (1 - self.label_smoothing) * nll - self.label_smoothing * log_p.mean(-1)
+        loss = loss + self.z_loss * torch.logsumexp(logits, dim=-1).square()
+        return loss.sum(), nll.detach()
+
+    @torch.compiler.disable  # how many tokens are predicted differs between batches; products are most of it
+    def of_states(
+        self, states: Tensor, labels: Tensor, *, weight: Tensor, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The same of states [T, H] and an output embedding [V, H] with a bias [V], chunk by chunk."""
+        return ChunkedLoss.apply(states, weight, bias, labels, self, torch.is_grad_enabled())
+
+
+class ChunkedLoss(torch.autograd.Function):
+    """`TokenLoss` over chunks of tokens, with the gradients made beside the loss: nothing is computed twice, and what
+    is kept for the backward pass is as large as the inputs."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        loss: TokenLoss,
+        needs_gradient: bool,
+    ) -> tuple[Tensor, Tensor]:
+        device = states.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
+        sums = torch.promote_types(dtype, torch.float32)
+        inputs, matrix, vector = states.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+        nll = torch.empty(len(states), dtype=sums, device=states.device)
+        total = torch.zeros((), dtype=sums, device=states.device)
+        gradients: list[Tensor] = []
+        if needs_gradient:
+            gradients = [torch.empty_like(inputs), torch.zeros_like(weight, dtype=sums)]
+            gradients += [] if bias is None else [torch.zeros_like(bias, dtype=sums)]
+        # A chunk's logits are about as large as the states of all tokens.
+        chunk = max(MIN_CHUNK, inputs.numel() // len(weight))
+        with torch.autocast(device, enabled=False):
+            for start in range(0, len(states), chunk):
+                part = slice(start, start + chunk)
+                logits, label = F.linear(inputs[part], matrix, vector), labels[part, None]
+                log_p = torch.log_softmax(logits, dim=-1, dtype=sums)
+                picked = log_p.gather(1, label)
+                log_z = logits.gather(1, label) - picked
+                nll[part] = -picked[:, 0]
+                total -= (1 - loss.label_smoothing) * picked.sum() - loss.z_loss * log_z.square().sum()
+                if loss.label_smoothing:
+                    total -= loss.label_smoothing * log_p.mean(-1).sum()
+                if needs_gradient:
+                    add_gradients(gradients, loss, inputs[part], matrix, label, log_p=log_p, log_z=log_z, start=start)
+        ctx.save_for_backward(*gradients)
+        ctx.dtypes = [tensor.dtype for tensor in (states, weight, bias) if tensor is not None]
+        ctx.mark_non_differentiable(nll)
+        return total, nll
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        # In place, as the gradient of an output embedding is large; a second backward pass is refused by autograd.
+        scaled = [saved.mul_(gradient).to(dtype) for saved, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)]
+        return (*scaled, *[None] * (6 - len(scaled)))
+
+
+def add_gradients(
+    gradients: list[Tensor],
+    loss: TokenLoss,
+    states: Tensor,
+    weight: Tensor,
+    label: Tensor,
+    *,
+    log_p: Tensor,
+    log_z: Tensor,
+    start: int,
+) -> None:
+    """Add a chunk's part to the gradients of states, weight and, where there is one, bias; `log_p` is used up.
+
+    d loss / d logits = p · (1 + 2 z log Z) - s / V - (1 - s) · onehot(y)
+    """
+    by_logits = log_p.exp_()
+    if loss.z_loss:
+        by_logits.mul_(1 + 2 * loss.z_loss * log_z)
+    if loss.label_smoothing:
+        by_logits.sub_(loss.label_smoothing / len(weight))
+    by_logits.scatter_add_(1, label, torch.full_like(log_z, loss.label_smoothing - 1, dtype=by_logits.dtype))
+    by_states, by_weight, *by_bias = gradients
+    for each in by_bias:
+        each += by_logits.sum(0)
+    by_logits = by_logits.to(states.dtype)
+    torch.mm(by_logits, weight, out=by_states[start : start + len(states)])
+    if by_weight.dtype == states.dtype:
+        by_weight.addmm_(by_logits.T, states)
+    else:
+        by_weight += by_logits.T @ states
