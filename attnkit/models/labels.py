@@ -1,7 +1,8 @@
 """Heads that predict labels of a text, of its tokens, of a span in it, or of a choice among several.
 
 An encoder-decoder reads the text twice, like Lewis 2020 (section 3): the encoder as it is, the decoder shifted to the
-right by the start token; the states are the decoder's.
+right by the start token; the states are the decoder's. What a head does not name itself goes to `AttnKitModel.forward`
+as it is.
 
 Shapes: B batch, C choices, N tokens.
 """
@@ -101,10 +102,8 @@ class AttnKitForSequenceClassification(LabelModel):
         decoder_attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
         token_type_ids: Tensor | None = None,
-        encoder_outputs: ModelOutput | tuple | None = None,
         cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
-        decoder_inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Any,
@@ -117,14 +116,12 @@ class AttnKitForSequenceClassification(LabelModel):
             decoder_attention_mask=decoder_attention_mask,
             position_ids=position_ids,
             token_type_ids=token_type_ids,
-            encoder_outputs=encoder_outputs,
             cache=cache,
             inputs_embeds=inputs_embeds,
-            decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             **kwargs,
         )
-        if decoder_input_ids is not None or decoder_inputs_embeds is not None:
+        if decoder_input_ids is not None or kwargs.get("decoder_inputs_embeds") is not None:
             input_ids, attention_mask = decoder_input_ids, decoder_attention_mask
         pooled = self.pooled(outputs, input_ids=input_ids, attention_mask=attention_mask)
         logits = self.score(self.dropout(pooled))
@@ -153,9 +150,7 @@ class AttnKitForTokenClassification(LabelModel):
         decoder_attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
         token_type_ids: Tensor | None = None,
-        encoder_outputs: ModelOutput | tuple | None = None,
         inputs_embeds: Tensor | None = None,
-        decoder_inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         **kwargs: Any,
     ) -> TokenClassifierOutput | Seq2SeqSequenceClassifierOutput:
@@ -167,9 +162,7 @@ class AttnKitForTokenClassification(LabelModel):
             decoder_attention_mask=decoder_attention_mask,
             position_ids=position_ids,
             token_type_ids=token_type_ids,
-            encoder_outputs=encoder_outputs,
             inputs_embeds=inputs_embeds,
-            decoder_inputs_embeds=decoder_inputs_embeds,
             **kwargs,
         )
         logits = self.score(self.dropout(outputs.last_hidden_state))
@@ -196,9 +189,7 @@ class AttnKitForQuestionAnswering(LabelModel):
         decoder_attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
         token_type_ids: Tensor | None = None,
-        encoder_outputs: ModelOutput | tuple | None = None,
         inputs_embeds: Tensor | None = None,
-        decoder_inputs_embeds: Tensor | None = None,
         start_positions: Tensor | None = None,
         end_positions: Tensor | None = None,
         **kwargs: Any,
@@ -214,9 +205,7 @@ class AttnKitForQuestionAnswering(LabelModel):
             decoder_attention_mask=decoder_attention_mask,
             position_ids=position_ids,
             token_type_ids=token_type_ids,
-            encoder_outputs=encoder_outputs,
             inputs_embeds=inputs_embeds,
-            decoder_inputs_embeds=decoder_inputs_embeds,
             **kwargs,
         )
         start_logits, end_logits = self.qa_outputs(self.dropout(outputs.last_hidden_state)).unbind(-1)

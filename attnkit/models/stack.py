@@ -18,7 +18,7 @@ from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from attnkit.attention import Attention, Normalizer, Pattern, Position, Scorer, positions
+from attnkit.attention import Attention, Normalizer, Pattern, Position, Scorer
 from attnkit.attention.backends import BACKENDS as ALL_ATTENTION_FUNCTIONS
 from attnkit.attention.backends import FASTEST_FIRST, eager_attention
 from attnkit.attention.layer import SecondStream
@@ -28,6 +28,7 @@ from attnkit.errors import UsageError, nearest
 from attnkit.models.blocks import Block, build_norm
 from attnkit.models.checks import backend_problems, common_backend, obstacles
 from attnkit.models.configuration_attnkit import AttnKitConfig
+from attnkit.models.embeddings import Embeddings
 from attnkit.models.two_streams import permute, rows_of, see_self, targets_of
 
 logger = logging.getLogger(__name__)
@@ -128,44 +129,6 @@ def policy_loss(draws: list[Stochastic], row_loss: Tensor) -> Tensor:
     return sum((draw.policy_loss(row_loss) for draw in draws), start=torch.zeros_like(row_loss[0]))
 
 
-class Embeddings(nn.Module):
-    """Token, position and token-type vectors, summed."""
-
-    def __init__(self, config: AttnKitConfig, *, type_vocab_size: int, causal: bool) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
-        self.types = nn.Embedding(type_vocab_size, config.hidden_size) if type_vocab_size else None
-        # A position with parameters in each layer is built there.
-        per_layer = positions[config.position].per_layer
-        self.position = positions["none" if per_layer else config.position](
-            hidden_size=config.hidden_size,
-            head_dim=config.head_dim,
-            num_heads=config.num_attention_heads,
-            num_key_value_heads=config.num_key_value_heads,
-            max_positions=config.max_position_embeddings,
-            causal=causal,
-            **({} if per_layer else config.position_options or {}),
-        )
-        self.relative_types = bool((config.position_options or {}).get("segments"))  # they enter in the score
-        self.scale = config.embedding_scale
-        self.norm = build_norm(config) if config.embedding_norm else None
-        self.dropout = nn.Dropout(config.embedding_dropout)
-
-    def forward(self, states: Tensor, position_ids: Tensor, token_type_ids: Tensor | None) -> Tensor:
-        """Token vectors [B, N, hidden_size] and positions [B, N] -> [B, N, hidden_size]."""
-        if self.scale != 1:
-            states = states * self.scale
-        if self.types is not None:
-            types = torch.zeros_like(position_ids) if token_type_ids is None else token_type_ids
-            states = states + self.types(types)
-        elif token_type_ids is not None and token_type_ids.any() and not self.relative_types:
-            raise UsageError("the model has no token types: set type_vocab_size, or leave token_type_ids away")
-        order = self.position.embed(position_ids)
-        if order is not None:
-            states = states + order.to(states.dtype)
-        return self.dropout(states if self.norm is None else self.norm(states))
-
-
 class Stack(AttnKitPreTrainedModel):
     """Token ids to hidden states.
 
@@ -238,9 +201,7 @@ class Stack(AttnKitPreTrainedModel):
             raise ValueError("only a decoder of an encoder-decoder takes encoder_hidden_states, and it needs them")
         states = self.embeddings.tokens(input_ids) if inputs_embeds is None else inputs_embeds
         cache = self.start_cache(use_cache) if cache is None else cache
-        past = cache.get_seq_length() if cache is not None else 0
-        if isinstance(past, Tensor):
-            past = past.clone()  # a static cache counts on in place
+        past = count_past(cache)
         documents = find_documents(position_ids, attention_mask) if cache is None or past == 0 else None
         if position_ids is None:
             position_ids = self.count_positions(states, attention_mask, input_ids, past)
@@ -248,56 +209,81 @@ class Stack(AttnKitPreTrainedModel):
         # Only eager attention has the weights, so a call that asks for them is computed by it.
         wants_weights = bool(kwargs.get("output_attentions", self.config.output_attentions))
         backend_name = "eager" if wants_weights else self.config._attn_implementation
-        backend = ALL_ATTENTION_FUNCTIONS.get_interface(backend_name, eager_attention)
         own_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
         masks = self.build_masks(backend_name, states, attention_mask, own_cache, position_ids, documents)
-        target_masks: list[Tensor | None] = [None] * len(masks)
-        second = None
-        if self.config.two_stream:
-            shape = (states.shape[0], states.shape[1], past + states.shape[1])
-            allowed = [permute(mask, perm_mask, shape=shape, device=states.device) for mask in masks]
-            masks = [see_self(each) for each in allowed]
-        elif perm_mask is not None or target_mapping is not None:
-            raise UsageError("perm_mask and target_mapping need a model with two streams: set two_stream true")
-        if target_mapping is not None:
-            places = targets_of(target_mapping)
-            target_masks = [rows_of(each, places) for each in allowed]
-            second = self.start_targets(places, position_ids, token_type_ids)
-        source_mask = None
-        if self.cross:
-            source_mask = build_mask(
-                backend_name,
-                states=states,
-                attention_mask=encoder_attention_mask,
-                causal=False,
-                num_keys=encoder_hidden_states.shape[1],
-            )
-        states = self.embeddings(states, position_ids, token_type_ids)
-        rotation = self.embeddings.position.rotation(position_ids)
-        bias = self.position_bias(states, own_cache, past)
+        shape = (*states.shape[:2], past + states.shape[1])
+        masks, target_masks, places = self.split_streams(masks, perm_mask, target_mapping, shape)
+        second = None if places is None else self.start_targets(places, position_ids, token_type_ids)
+        states = self.run_layers(
+            self.embeddings(states, position_ids, token_type_ids),
+            encoder_hidden_states,
+            self.position_bias(states, own_cache, past),
+            second,
+            masks=masks,
+            target_masks=target_masks,
+            segments=token_type_ids,
+            positions=position_ids.clamp(min=0),
+            rotation=self.embeddings.position.rotation(position_ids),
+            past=past,
+            source_mask=self.source_mask(backend_name, states, encoder_hidden_states, encoder_attention_mask),
+            cache=cache,
+            backend=ALL_ATTENTION_FUNCTIONS.get_interface(backend_name, eager_attention),
+        )
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=states if self.norm is None else self.norm(states), cache=cache
+        )
+
+    def run_layers(
+        self,
+        states: Tensor,
+        source: Tensor | None,
+        bias: Tensor | None,
+        second: SecondStream | None,
+        *,
+        masks: list[Tensor | None],
+        target_masks: list[Tensor | None],
+        **shared: Any,
+    ) -> Tensor:
+        """All blocks, one after the other; the states of the second stream where there is one. `shared` is what
+        `Block.forward` takes that is the same in all layers."""
         targets = None if second is None else second.states
         for layer, mask, target_mask in zip(self.layers, masks, target_masks, strict=True):
-            states = layer(
-                states,
-                encoder_hidden_states,
-                bias,
-                targets,
-                second=None if second is None else second._replace(mask=target_mask),
-                segments=token_type_ids,
-                positions=position_ids.clamp(min=0),
-                rotation=rotation,
-                past=past,
-                mask=mask,
-                source_mask=source_mask,
-                cache=cache,
-                backend=backend,
-            )
+            beside = None if second is None else second._replace(mask=target_mask)
+            states = layer(states, source, bias, targets, second=beside, mask=mask, **shared)
             if targets is not None:
                 states, targets = states
-        states = states if targets is None else targets
-        if self.norm is not None:
-            states = self.norm(states)
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=states, cache=cache)
+        return states if targets is None else targets
+
+    def split_streams(
+        self,
+        masks: list[Tensor | None],
+        perm_mask: Tensor | None,
+        target_mapping: Tensor | None,
+        shape: tuple[int, int, int],
+    ) -> tuple[list[Tensor | None], list[Tensor | None], Tensor | None]:
+        """The masks of the tokens and of the targets, layer by layer, and the places [B, P] of the targets if there are
+        any. `shape` is that of `permute`."""
+        nothing: list[Tensor | None] = [None] * len(masks)
+        if not self.config.two_stream:
+            if perm_mask is not None or target_mapping is not None:
+                raise UsageError("perm_mask and target_mapping need a model with two streams: set two_stream true")
+            return masks, nothing, None
+        device = self.target_start.device
+        allowed = [permute(mask, perm_mask, shape=shape, device=device) for mask in masks]
+        masks = [see_self(each) for each in allowed]
+        if target_mapping is None:
+            return masks, nothing, None
+        places = targets_of(target_mapping)
+        return masks, [rows_of(each, places) for each in allowed], places
+
+    def source_mask(
+        self, backend_name: str, states: Tensor, source: Tensor | None, padding: Tensor | None
+    ) -> Tensor | None:
+        """The mask of cross attention: the padding [B, S] of the source."""
+        if source is None:
+            return None
+        num_keys = source.shape[1]
+        return build_mask(backend_name, states=states, attention_mask=padding, causal=False, num_keys=num_keys)
 
     def start_targets(self, places: Tensor, position_ids: Tensor, token_type_ids: Tensor | None) -> SecondStream:
         """The second stream before the first layer, for targets at `places` [B, P]."""
@@ -370,3 +356,9 @@ class Stack(AttnKitPreTrainedModel):
                     f"{past + states.shape[1]} tokens, but {name} has {limit} positions: raise "
                     "max_position_embeddings, or shorten the input"
                 )
+
+
+def count_past(cache: Cache | None) -> int | Tensor:
+    """How many tokens are in a cache."""
+    past = 0 if cache is None else cache.get_seq_length()
+    return past.clone() if isinstance(past, Tensor) else past  # a static cache counts on in place
