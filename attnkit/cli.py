@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from attnkit.config.help import help_text
@@ -29,10 +28,8 @@ class Verb:
     """Module and class of the run."""
     recipe: tuple[str, str]
     """Module and function of the recipe, which returns what there is to say."""
-    takes_path: bool = False
-    """The first word is a run or a model; it sets `path`, and the run's config sets the keys that the verb shares."""
     words: tuple[str, ...] = ()
-    """Keys that the words after it set."""
+    """Keys that the words between the flags set; all of them have to be given."""
 
 
 VERBS = {
@@ -59,14 +56,14 @@ VERBS = {
         usage="RUN_OR_MODEL [--prompt TEXT] [--key VALUE]...",
         run=("attnkit.recipes.generate", "GenerateRun"),
         recipe=("attnkit.recipes.generate", "generate"),
-        takes_path=True,
+        words=("path",),
     ),
     "evaluate": Verb(
         summary="measure a pretrained model on held-out text",
         usage="RUN_OR_MODEL [--section.key VALUE]...",
         run=("attnkit.recipes.evaluate", "EvaluateRun"),
         recipe=("attnkit.recipes.evaluate", "evaluate"),
-        takes_path=True,
+        words=("path",),
     ),
     "import": Verb(
         summary="make a model of a checkpoint of transformers",
@@ -80,15 +77,14 @@ VERBS = {
         usage="RUN_OR_MODEL TARGET (--format NAME | --remote-code)",
         run=("attnkit.recipes.exchange", "ExportRun"),
         recipe=("attnkit.recipes.exchange", "export_checkpoint"),
-        takes_path=True,
-        words=("target",),
+        words=("path", "target"),
     ),
     "summary": Verb(
         summary="show what finished runs have reached",
         usage="RUN_OR_FOLDER_OF_RUNS",
         run=("attnkit.recipes.summary", "SummaryRun"),
         recipe=("attnkit.recipes.summary", "summarize_runs"),
-        takes_path=True,
+        words=("path",),
     ),
 }
 
@@ -131,28 +127,17 @@ def answer(arguments: list[str]) -> str:
 def do(name: str, verb: Verb, arguments: list[str]) -> str:
     """Load the run of a verb and hand it to its recipe."""
     quieten_libraries()
-    loading, saving = import_module("attnkit.config.load"), import_module("attnkit.config.save")
-    saved = None
-    if verb.takes_path:
-        if not arguments or arguments[0].startswith("--"):
-            raise UsageError(f"{name} needs a model: attnkit {name} {verb.usage}")
-        saved = saving.find_saved(Path(arguments[0]))
-        arguments = ["--path", *arguments]
-    arguments = name_words(arguments, verb, at=2 if verb.takes_path else 0)
+    loading, flags = import_module("attnkit.config.load"), import_module("attnkit.config.flags")
     print_config = "--print_config" in arguments
-    run = loading.load(part(*verb.run), [word for word in arguments if word != "--print_config"], saved=saved)
+    arguments = [word for word in arguments if word != "--print_config"]
+    run_class = part(*verb.run)
+    given = {key for key, _ in flags.split(run_class, arguments, words=verb.words)[1]}
+    if missing := [word for word in verb.words if word not in given]:
+        raise UsageError(f"{name} needs {' and '.join(missing)}: attnkit {name} {verb.usage}")
+    run = loading.load(run_class, arguments, words=verb.words)
     if print_config:
-        return saving.to_text(run).rstrip("\n")
-    return part(*verb.recipe)(run)
-
-
-def name_words(arguments: list[str], verb: Verb, *, at: int) -> list[str]:
-    """The arguments, with the words that have no flag after the keys that they set. Missing keys are noticed later."""
-    words, rest = arguments[at : at + len(verb.words)], arguments[at + len(verb.words) :]
-    if any(word.startswith("--") for word in words):
-        return arguments
-    named = [part for key, word in zip(verb.words, words, strict=False) for part in (f"--{key}", word)]
-    return [*arguments[:at], *named, *rest]
+        return str(import_module("attnkit.config.save").to_text(run).rstrip("\n"))
+    return str(part(*verb.recipe)(run))
 
 
 def quieten_libraries() -> None:

@@ -71,7 +71,7 @@ def test_attnkit_commands_are_understood(words: list[str], monkeypatch: pytest.M
     from attnkit.cli import VERBS
 
     verb = VERBS[words[1]]
-    if not verb.takes_path:
+    if not verb.words:
         from importlib import import_module
 
         from attnkit.config.load import load

@@ -1,4 +1,4 @@
-"""What stands on the command line of a run: `--config FILE`, and `--section.key value`."""
+"""What stands on the command line of a run: words, `--config FILE`, and `--section.key value`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,31 +7,40 @@ from attnkit.config.runs import keys_of
 from attnkit.errors import UsageError
 
 SHORTHANDS = {"resume": "training.resume", "overwrite": "training.overwrite", "remote-code": "remote_code"}
+BOOLEANS = ("true", "false")
+SPELLING = "write --section.key value"
 
 
-def split(run_class: type, arguments: Sequence[str]) -> tuple[list[Path], list[tuple[str, str]]]:
+def split(
+    run_class: type, arguments: Sequence[str], *, words: Sequence[str] = ()
+) -> tuple[list[Path], list[tuple[str, str]]]:
     """The config files and the (key, text) pairs of a command line.
 
-    `--key value` and `--key=value` are the same; a boolean alone is true; `--resume` and `--overwrite` are short for
-    those keys of `training`, and `--remote-code` is `--remote_code`. Raises `UsageError` for a word that belongs to no
-    flag and for a flag without its value.
+    `words` are the keys that the words between the flags set, in their order. `--key value` and `--key=value` are the
+    same; a boolean alone is true; `--resume` and `--overwrite` are short for those keys of `training`, and
+    `--remote-code` is `--remote_code`. Raises `UsageError` for a word too many and for a flag without its value.
     """
     keys = keys_of(run_class)
-    files, pairs, waiting = [], [], list(arguments)
+    files, pairs, waiting, unset = [], [], list(arguments), list(words)
     while waiting:
         flag, has_value, text = waiting.pop(0).partition("=")
         name = flag.removeprefix("--")
         if name == flag:
-            raise UsageError(f"command line: {flag!r} belongs to no flag: write --section.key value")
+            if not unset:
+                raise UsageError(f"command line: {flag + has_value + text!r} belongs to no flag: {SPELLING}")
+            pairs.append((unset.pop(0), flag + has_value + text))
+            continue
         if name not in keys and SHORTHANDS.get(name) in keys:
             name = SHORTHANDS[name]
         if not has_value:
-            if waiting and not waiting[0].startswith("--"):
+            is_switch = keys.get(name) is bool
+            follows = bool(waiting) and not waiting[0].startswith("--")
+            if follows and not (is_switch and unset and waiting[0].lower() not in BOOLEANS):
                 text = waiting.pop(0)
-            elif keys.get(name) is bool:
+            elif is_switch:
                 text = "true"
             else:
-                raise UsageError(f"command line: {flag} needs a value: write {flag} value")
+                raise UsageError(f"command line: {flag} needs a value: write {flag} VALUE, or {flag}=--VALUE")
         if name == "config":
             files.append(Path(text))
         else:

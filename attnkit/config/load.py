@@ -9,32 +9,35 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from huggingface_hub.errors import StrictDataclassError
 
-from attnkit.config import flags, strict_yaml
-from attnkit.config.imports import absolute, import_part
+from attnkit.config import flags
 from attnkit.config.runs import ModelConfig, keys_of, sections_of
 from attnkit.config.values import Checker, allows
 from attnkit.errors import UsageError, nearest
+from attnkit.files import strict_yaml
+from attnkit.files.imports import absolute, import_part, not_replaced
+from attnkit.files.saved import CONFIG, remembered_imports, run_folder
 from attnkit.models.configuration_attnkit import AttnKitConfig
 
 Run = TypeVar("Run")
 
-COMMAND_LINE = "command line"
+COMMAND_LINE, IMPORTS = "command line", "imports"
 # What a model takes from the tokenizer and the text where its section is silent.
 FROM_TEXT = ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "max_position_embeddings")
 
 
-def load(run_class: type[Run], arguments: Sequence[str], *, saved: Path | None = None) -> Run:
+def load(run_class: type[Run], arguments: Sequence[str], *, words: Sequence[str] = ()) -> Run:
     """A run from `--config FILE` (later files win) and `--section.key value` (flags win over files).
 
-    The keys that a `saved` config shares with this kind of run stand in for their defaults.
+    `words` are the keys that the words between the flags set. Where `path` is one of the keys, those that the run there
+    was saved with stand in for the defaults. The imports of a run at `path` or `model.path` come before the given ones.
+
     Raises one `UsageError` with a line for each problem: a file that cannot be read, an unknown or misspelt key, a
     value of the wrong type, an import that fails, settings that their section or `AttnKitConfig` refuses.
     """
-    files, pairs = flags.split(run_class, arguments)
+    files, pairs = flags.split(run_class, arguments, words=words)
     reading = Reading(run_class)
-    if saved is not None:
-        mapping, lines = strict_yaml.read(saved)
-        reading.take_mapping(reading.shared(mapping), saved, lines=lines)
+    for text in [text for name, text in pairs if name == "path"]:
+        reading.take_saved(text)
     for path in files:
         with reading.problem():
             mapping, lines = strict_yaml.read(path)
@@ -43,7 +46,7 @@ def load(run_class: type[Run], arguments: Sequence[str], *, saved: Path | None =
         reading.take_flag(name, text)
     run = reading.build()
     if reading.problems:
-        raise UsageError("\n".join(reading.problems))
+        raise UsageError("\n".join(dict.fromkeys(reading.problems)))
     return run
 
 
@@ -80,7 +83,7 @@ class Reading:
             with self.problem(name, place=place):
                 if name in self.keys:
                     checked = self.check.value(name, value)
-                    if name == "imports":
+                    if name == IMPORTS:
                         checked = [absolute(entry, path.parent) for entry in checked]
                     self.take(name, checked, place=place)
                 elif name not in self.sections:
@@ -90,14 +93,23 @@ class Reading:
                 elif value is not None:
                     raise UsageError(f"{name}: expected its keys, got {value!r}")
 
+    def take_saved(self, path: str) -> None:
+        """Let the keys that the run at a path shares with this kind of run stand in for their defaults."""
+        with self.problem():
+            folder = run_folder(path)
+            if folder is None or not self.sections:
+                return
+            mapping, lines = strict_yaml.read(folder / CONFIG)
+            self.take_mapping(self.shared(mapping), folder / CONFIG, lines=lines)
+
     def shared(self, mapping: dict, prefix: str = "") -> dict:
-        """What a mapping holds of the keys of this kind of run."""
+        """What a mapping holds of the keys of this kind of run; imports are remembered apart."""
         kept = {}
         for key, value in mapping.items():
             name = f"{prefix}{key}"
             if name in self.sections and isinstance(value, dict):
                 kept[key] = self.shared(value, f"{name}.")
-            elif name in self.keys:
+            elif name in self.keys and name != IMPORTS:
                 kept[key] = value
         return kept
 
@@ -116,7 +128,7 @@ class Reading:
                 raise UsageError(f"--{name} is a section: give its keys, --{name}.key value")
             else:
                 raise self.unknown(name)
-            if name == "imports":
+            if name == IMPORTS:
                 checked = [absolute(entry, Path()) for entry in checked]
             self.take(name, checked, place=COMMAND_LINE)
 
@@ -132,9 +144,7 @@ class Reading:
 
     def build(self) -> Any:
         """The run, if nothing is wrong; a section whose values are right may still refuse them together."""
-        for entry in self.values.get("imports", []):
-            with self.problem("imports", place=self.places["imports"]):
-                import_part(entry)
+        self.import_parts()
         parts = {name: value for name, value in self.values.items() if "." not in name}
         for section in [name for name in self.sections if name not in self.broken]:
             try:
@@ -146,6 +156,23 @@ class Reading:
         run = self.run_class(**parts)
         self.problems += [self.locate("", line) for line in problems_of(run)]
         return run
+
+    def import_parts(self) -> None:
+        """Import what the runs that this one starts from remember, then what is given; the run will name both."""
+        given, found = self.values.get(IMPORTS, []), []
+        for key in ("path", "model.path"):
+            if IMPORTS not in self.keys or not isinstance(self.values.get(key), str):
+                continue
+            with self.problem(IMPORTS):
+                remembered = remembered_imports(self.values[key])
+                entries = not_replaced(remembered.entries, given=given)
+                found += [(entry, remembered.place) for entry in entries]
+        found += [(entry, self.places[IMPORTS]) for entry in given]
+        for entry, place in found:
+            with self.problem(IMPORTS, place=place):
+                import_part(entry)
+        if found:
+            self.take(IMPORTS, [entry for entry, _ in found], place=found[-1][1])
 
     def build_section(self, section: str) -> Any:
         prefix = f"{section}."
@@ -162,7 +189,8 @@ class Reading:
         names = [name for word in words for name in (word.rstrip("."), f"{section}.{word}") if name in self.keys]
         name = next((name for name in names if name in self.places), names[0] if names else section)
         place = f"{self.places[name]}: " if name in self.places else ""
-        return place + (message if message.startswith(f"{name}:") else f"{name}: {message}")
+        said = message.removeprefix(f"{name}: ").removeprefix(f"{name.rpartition('.')[2]}: ")
+        return f"{place}{name}: {said}"
 
 
 @runtime_checkable

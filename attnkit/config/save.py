@@ -5,11 +5,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from attnkit.config import strict_yaml
 from attnkit.config.runs import FinetuneRun, PretrainRun, keys_of
 from attnkit.config.source import read_settings
-
-CONFIG = "config.yaml"
+from attnkit.files import strict_yaml
+from attnkit.files.saved import CONFIG
 
 Run = TypeVar("Run", PretrainRun, FinetuneRun)
 
@@ -44,11 +43,3 @@ def save(run: Run, folder: Path) -> Path:
     path = folder / CONFIG
     path.write_text(to_text(run), encoding="utf-8")
     return path
-
-
-def find_saved(path: Path) -> Path | None:
-    """The config that was saved with a run, given the folder of the run, of its model or of one of its checkpoints."""
-    for folder in (path, *path.absolute().parents[:2]):
-        if (folder / CONFIG).is_file():
-            return folder / CONFIG
-    return None

@@ -7,9 +7,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, set_loader
 
-from attnkit.config import strict_yaml
 from attnkit.config.runs import keys_of
 from attnkit.errors import UsageError, nearest
+from attnkit.files import strict_yaml
 
 MODE = "attnkit"
 set_loader(MODE, strict_yaml.parse, exceptions=(yaml.YAMLError,))

@@ -88,6 +88,15 @@ def load_documents(data: DataConfig) -> Documents:
     return _documents(table.filter(pa.array(~is_held_out)), table.filter(pa.array(is_held_out)), duplicates=duplicates)
 
 
+def read_documents(source: str | list[str], *, data: DataConfig) -> datasets.Dataset:
+    """All documents of a source, without duplicates, in the one column `text`.
+
+    Raises `UsageError` for a source that is missing, faulty or empty.
+    """
+    table, _ = _distinct(_texts(source, data), seen=set())
+    return datasets.Dataset(table)
+
+
 def read_rows(source: str | list[str], *, columns: Mapping[str, str], data: DataConfig) -> Iterator[Row]:
     """Rows of files, folders, globs and hub datasets, each with its place: the wanted columns as they were stored.
 

@@ -88,19 +88,25 @@ def train_tokenizer(
     )
 
 
-def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    path: str | Path,
+    *,
+    named: str | None = None,
+    remedy: str = "give a folder with tokenizer.json, or leave tokenizer.path out to train one",
+) -> PreTrainedTokenizerBase:
     """The tokenizer in a folder that `save_pretrained` wrote, or on the hub.
+
+    `named` is what the errors call it, by default the setting `tokenizer.path`; `remedy` what they advise.
 
     Raises `UsageError` for a folder without a tokenizer, a damaged one, and a name that is not on the hub or for which
     the hub cannot be asked.
     """
-    folder = Path(path).expanduser()
-    remedy = "give a folder with tokenizer.json, or leave tokenizer.path out to train one"
+    folder, named = Path(path).expanduser(), named or f"tokenizer.path: {path}"
     if folder.is_file():
-        raise UsageError(f"tokenizer.path: {path} is a file; give its folder")
+        raise UsageError(f"{named} is a file; give its folder")
     if folder.is_dir():
         if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
-            raise UsageError(f"tokenizer.path: {path} holds no tokenizer; {remedy}")
+            raise UsageError(f"{named} holds no tokenizer; {remedy}")
     else:
         require_repository(str(path), kind="model", remedy=remedy)
     try:
@@ -108,7 +114,7 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     except Exception as error:  # the library raises bare Exception for a damaged tokenizer.json
         if not folder.is_dir() and isinstance(error, OSError):
             raise unreachable(str(path), kind="model", remedy=remedy) from error
-        raise UsageError(f"tokenizer.path: {path} cannot be loaded ({first_line(error)}); {remedy}") from error
+        raise UsageError(f"{named}: the tokenizer cannot be loaded ({first_line(error)}); {remedy}") from error
 
 
 def _train_bpe(texts: list[str], vocab_size: int) -> Tokenizer:

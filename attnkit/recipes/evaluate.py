@@ -1,17 +1,23 @@
-"""Evaluation: the held-out loss of a saved model, in the units in which models are compared."""
+"""Evaluation: the loss of a saved model on text it was not trained on, in the units in which models are compared."""
 
 from dataclasses import dataclass, field
 
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from attnkit.data.objectives import ObjectiveConfig, objectives
-from attnkit.data.sources import DataConfig, load_documents
-from attnkit.data.tokenizer import load_tokenizer
-from attnkit.recipes.generate import tokenizer_path
-from attnkit.recipes.model import check_fit, load_model, model_path
+from attnkit.data.packing import PackedText, pack
+from attnkit.data.sources import DataConfig, load_documents, read_documents
+from attnkit.errors import UsageError
+from attnkit.files import strict_yaml
+from attnkit.files.saved import CONFIG, run_folder
+from attnkit.recipes.folder import absolute_data
+from attnkit.recipes.model import check_fit, load_model
+from attnkit.recipes.saved import tokenizer_of, verb_of
 from attnkit.recipes.text import held_out_figures, make_rows, say_held_out
 from attnkit.training.evaluation import evaluate_loss
 from attnkit.training.launch import make_accelerator
+
+SPLIT = ("subset", "text_column", "documents", "held_out_fraction", "seed")  # what decides on the split, given a source
 
 
 @dataclass(kw_only=True)
@@ -29,7 +35,11 @@ class BatchConfig:
 
 @dataclass(kw_only=True)
 class EvaluateRun:
-    """What is measured. The keys of the run that made the model stand in for the defaults shown here."""
+    """What is measured. The keys of the run that made the model stand in for the defaults shown here.
+
+    Of the run's own data the held-out part is scored; of a `data.source` (or `data.held_out_source`) that is given, all
+    of it.
+    """
 
     path: str
     """A run, or a model: its folder or its name on the hub."""
@@ -40,26 +50,83 @@ class EvaluateRun:
     """Python files or modules that register parts; those of the run that made the model need not be named."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """Rows to score, what they are, and how well token frequencies predict them where a training text is known."""
+
+    name: str
+    text: PackedText
+    unigram_loss: float | None
+
+
 def evaluate(run: EvaluateRun) -> str:
-    """The loss on held-out text, beside that of a model of token frequencies alone.
+    """What a saved model makes of text or examples that it was not trained on, by the kind of run that made it."""
+    folder = run_folder(run.path)
+    if folder is not None and verb_of(folder) == "finetune":
+        raise UsageError(f"{run.path}: was fine-tuned for a task, and only language models are evaluated on text")
+    return evaluate_on_text(run)
+
+
+def evaluate_on_text(run: EvaluateRun) -> str:
+    """The loss of a language model; on the run's own text, beside that of a model of token frequencies alone.
 
     Raises `UsageError` if there is no such model or text, or if they do not fit together.
     """
     accelerator = make_accelerator()
-    path = model_path(run.path)
-    tokenizer = load_tokenizer(tokenizer_path(path))
+    tokenizer = tokenizer_of(run.path)
     objective = objectives[run.objective.name](tokenizer, run.objective)
-    model = load_model(path, auto_class=objective.auto_class).to(accelerator.device)
+    model = load_model(run.path, auto_class=objective.auto_class).to(accelerator.device)
     check_fit(model.config, tokenizer, sequence_length=run.data.sequence_length)
-    rows = make_rows(load_documents(run.data), tokenizer, data=run.data)
+    scored = find_text(run, tokenizer)
     loss = evaluate_loss(
         model,
-        rows.held_out.rows,
+        scored.text.rows,
         collate=objective,
         batch_size=run.training.per_device_batch_size,
         accelerator=accelerator,
     )["loss"]
     accelerator.end_training()
-    figures = held_out_figures(loss, rows, every_token=objective.auto_class is AutoModelForCausalLM)
-    text = f"{figures['documents']:,} documents, {figures['tokens']:,} tokens"
-    return f"held-out    {say_held_out(figures)}\ntext        {text}"
+    every_token = objective.auto_class is AutoModelForCausalLM
+    figures = held_out_figures(loss, scored.text, unigram_loss=scored.unigram_loss, every_token=every_token)
+    size = f"{figures['documents']:,} documents, {figures['tokens']:,} tokens, {figures['bytes']:,} bytes"
+    return f"scored      {scored.name}: {size}\nloss        {say_held_out(figures)}"
+
+
+def find_text(run: EvaluateRun, tokenizer: PreTrainedTokenizerBase) -> Scored:
+    """The text to score: what is held out of the run's own, or all of another, without a look at the training text."""
+    own, data = own_data(run.path), absolute_data(run.data)
+    if own is not None and (own.source, own.held_out_source) == (data.source, data.held_out_source):
+        check_same_split(own, data)
+        rows = make_rows(load_documents(run.data), tokenizer, data=run.data)
+        name = f"the held-out part of {named(own.source)}"
+        return Scored(name=name, text=rows.held_out, unigram_loss=rows.unigram_loss)
+    is_training_text = own is not None and own.source == data.source
+    source = data.held_out_source if is_training_text and data.held_out_source is not None else data.source
+    documents = read_documents(source, data=data)
+    text = pack(documents, tokenizer, sequence_length=data.sequence_length, min_tokens=2)
+    return Scored(name=f"all of {named(source)}", text=text, unigram_loss=None)
+
+
+def own_data(path: str) -> DataConfig | None:
+    """The data of the run that made a model, None where that is not known."""
+    folder = run_folder(path)
+    if folder is None:
+        return None
+    mapping, _ = strict_yaml.read(folder / CONFIG)
+    return absolute_data(DataConfig(**mapping.get("data", {})))  # checked when this run was loaded
+
+
+def check_same_split(own: DataConfig, data: DataConfig) -> None:
+    """Raise `UsageError` where another split would let through, as held out, text that the model was trained on."""
+    given = vars(data)
+    for key, value in vars(own).items():
+        if key in SPLIT and given[key] != value:
+            raise UsageError(
+                f"data.{key}: {given[key]!r} would split the run's own text in another way than {value!r}, with which "
+                "it was trained: leave it out, or give another data.source"
+            )
+
+
+def named(source: str | list[str]) -> str:
+    """A source in words."""
+    return source if isinstance(source, str) else ", ".join(source)

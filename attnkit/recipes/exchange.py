@@ -1,6 +1,5 @@
 """Exchange of checkpoints with transformers: import from its formats, export to them or with the code to load them."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,26 +8,22 @@ import transformers
 
 from attnkit.data.tokenizer import load_tokenizer
 from attnkit.errors import UsageError, nearest
+from attnkit.files.text import read_json
 from attnkit.models import from_hf, to_hf
 from attnkit.models.convert import FORMATS
 from attnkit.models.remote_code import ENTRIES, save_with_code
-from attnkit.recipes.generate import tokenizer_path
-from attnkit.recipes.model import load_model, model_path
+from attnkit.recipes.model import load_model
+from attnkit.recipes.saved import find_tokenizer, holds_tokenizer, model_path, tokenizer_of
 
 
 @dataclass(kw_only=True)
 class ImportRun:
     """Which checkpoint becomes an attnkit model, and where."""
 
-    source: str = ""
+    source: str
     """The folder of a checkpoint of transformers."""
-    target: str = ""
+    target: str
     """The folder in which the attnkit model is saved; it must not exist, or be empty."""
-
-    def problems(self) -> list[str]:
-        """What is wrong with these settings, a line each."""
-        keys = {"source": self.source, "target": self.target}
-        return [f"{key}: give a folder: attnkit import SOURCE TARGET" for key, value in keys.items() if not value]
 
 
 @dataclass(kw_only=True)
@@ -37,7 +32,7 @@ class ExportRun:
 
     path: str
     """A run, or the folder of a model."""
-    target: str = ""
+    target: str
     """The folder that is written; it must not exist, or be empty."""
     format: str | None = None
     """The model type of transformers whose own class is to load it, e.g. bert."""
@@ -48,8 +43,6 @@ class ExportRun:
 
     def problems(self) -> list[str]:
         """What is wrong with these settings, a line each."""
-        if not self.target:
-            return ["target: give a folder: attnkit export RUN_OR_MODEL TARGET"]
         if (self.format is None) is (not self.remote_code):
             return ["format: give either --format or --remote-code"]
         if self.format is not None and self.format not in FORMATS:
@@ -67,7 +60,8 @@ def import_checkpoint(run: ImportRun) -> str:
         raise UsageError(f"source: {run.source} has no config.json: give the folder of a checkpoint")
     model = from_hf(source)
     model.save_pretrained(target)
-    copy_tokenizer(source, target)
+    if holds_tokenizer(source):
+        load_tokenizer(source, named=f"source: {source}", remedy="import one that loads").save_pretrained(target)
     return f"{type(model).__name__} with {model.num_parameters():,} parameters in {target}"
 
 
@@ -76,8 +70,8 @@ def export_checkpoint(run: ExportRun) -> str:
 
     Raises `UsageError` if there is no such model, if the format cannot say what it computes, or if the target is used.
     """
-    path, target = Path(model_path(run.path)), free_folder(run.target)
-    model = load_own(path)
+    target, model = free_folder(run.target), load_own(run.path)
+    tokenizer = None if find_tokenizer(run.path) is None else tokenizer_of(run.path)
     if run.format is None:
         save_with_code(model, target)
         said = f"{type(model).__name__} with its code in {target}: load it with trust_remote_code=True"
@@ -85,19 +79,18 @@ def export_checkpoint(run: ExportRun) -> str:
         exported = to_hf(model, run.format)
         exported.save_pretrained(target)
         said = f"{type(exported).__name__} in {target}"
-    copy_tokenizer(Path(tokenizer_path(str(path))), target)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(target)
     return said
 
 
-def load_own(path: Path) -> Any:
+def load_own(path: str) -> Any:
     """A saved attnkit model with the head that it was saved with."""
-    if not (path / "config.json").is_file():
-        raise UsageError(f"model {path}: the folder has no config.json: give that of a run or of a saved model")
-    names = json.loads((path / "config.json").read_text(encoding="utf-8")).get("architectures") or []
+    names = read_json(Path(model_path(path)) / "config.json").get("architectures") or []
     autos = [auto for auto, model_class in ENTRIES.items() if model_class.__name__ in names]
     if not autos:
         raise UsageError(f"model {path}: config.json names no class of attnkit in 'architectures'")
-    return load_model(str(path), auto_class=getattr(transformers, autos[0]))
+    return load_model(path, auto_class=getattr(transformers, autos[0]))
 
 
 def free_folder(name: str) -> Path:
@@ -106,9 +99,3 @@ def free_folder(name: str) -> Path:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"target: {name} is in use: give a folder that does not exist")
     return folder
-
-
-def copy_tokenizer(source: Path, target: Path) -> None:
-    """Save the tokenizer of a model with another one, if it has one."""
-    if any((source / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
-        load_tokenizer(source).save_pretrained(target)

@@ -1,5 +1,6 @@
 """What every training run keeps in its folder: resolved config and tokenizer first, model and summary at the end."""
 
+import glob
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
@@ -10,13 +11,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnkit.config.load import load
 from attnkit.config.runs import FinetuneRun, PretrainRun
-from attnkit.config.save import CONFIG, save
+from attnkit.config.save import save
+from attnkit.data.sources import PYTHON_DOCS, DataConfig
 from attnkit.errors import UsageError
+from attnkit.files.saved import CONFIG, MODEL
 from attnkit.models import AttnKitConfig
-from attnkit.recipes.model import model_path
+from attnkit.recipes.saved import TOKENIZER, tokenizer_folder
 from attnkit.training.run_folder import check_output_folder, open_output_folder, refuse_foreign_files, writing
 
-TOKENIZER, MODEL, SUMMARY, LOSS_CURVE = "tokenizer", "model", "summary.json", "loss.png"
+SUMMARY, LOSS_CURVE = "summary.json", "loss.png"
 
 Run = TypeVar("Run", PretrainRun, FinetuneRun)
 
@@ -26,15 +29,32 @@ def tokenizer_path(run: PretrainRun | FinetuneRun) -> str | None:
     own = Path(run.training.output_dir) / TOKENIZER
     if run.training.resume and own.is_dir():
         return str(own)
-    return run.tokenizer.path or (run.model.path and model_path(run.model.path))
+    return run.tokenizer.path or (run.model.path and tokenizer_folder(run.model.path))
 
 
 def resolve(run: Run, model: PreTrainedModel) -> Run:
-    """The run with the model as it was built. What a saved model says is not repeated."""
+    """The run with the model as it was built, and data that are found from any folder.
+
+    What a saved model says is not repeated.
+    """
+    run = replace(run, data=absolute_data(run.data))
     if run.model.path is not None or not isinstance(model.config, AttnKitConfig):
         return run
     names = [entry.name for entry in fields(run.model) if entry.name != "path"]
     return replace(run, model=replace(run.model, **{name: vars(model.config)[name] for name in names}))
+
+
+def absolute_data(data: DataConfig) -> DataConfig:
+    """The settings of data, with the files and patterns among its sources by their absolute paths."""
+
+    def absolute(source: str | list[str] | None) -> Any:
+        if source is None or isinstance(source, list):
+            return source and [absolute(entry) for entry in source]
+        path = Path(source).expanduser()
+        is_local = source != PYTHON_DOCS and (path.exists() or glob.has_magic(source))
+        return str(path.absolute()) if is_local else source
+
+    return replace(data, source=absolute(data.source), held_out_source=absolute(data.held_out_source))
 
 
 def check_same_run(run: PretrainRun | FinetuneRun, *, sections: Sequence[str]) -> None:

@@ -1,15 +1,14 @@
 """Generation: a saved model goes on from a prompt."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
-from attnkit.data.tokenizer import load_tokenizer
 from attnkit.errors import UsageError
 from attnkit.models import AttnKitConfig
-from attnkit.recipes.model import load_model, model_path
+from attnkit.recipes.model import load_model
+from attnkit.recipes.saved import tokenizer_of
 
 
 @dataclass(kw_only=True)
@@ -47,9 +46,8 @@ def generate(run: GenerateRun) -> str:
 
     Raises `UsageError` if there is no such model, it generates no text, or it has not that many positions.
     """
-    path = model_path(run.path)
-    tokenizer = load_tokenizer(tokenizer_path(path))
-    model = load_model(path, auto_class=AutoModelForCausalLM).eval()
+    model = load_model(run.path, auto_class=AutoModelForCausalLM).eval()
+    tokenizer = tokenizer_of(run.path)
     if torch.accelerator.is_available():
         model.to(torch.accelerator.current_accelerator())
     return run.prompt + continue_text(
@@ -104,9 +102,3 @@ def check_positions(model: PreTrainedModel, num_tokens: int) -> None:
             f"max_new_tokens: prompt and continuation are up to {num_tokens} tokens, and the model has "
             f"{config.max_position_embeddings} learned positions: shorten one of them"
         )
-
-
-def tokenizer_path(path: str) -> str:
-    """Where the tokenizer of a model is: with it, or with the run that the model is a checkpoint of."""
-    beside = Path(path).absolute().parent.parent / "tokenizer"
-    return str(beside) if not (Path(path) / "tokenizer.json").is_file() and beside.is_dir() else path

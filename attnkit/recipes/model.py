@@ -12,6 +12,7 @@ from attnkit.config.runs import ModelConfig
 from attnkit.data.hub import require_repository
 from attnkit.errors import UsageError
 from attnkit.models import AttnKitConfig
+from attnkit.recipes.saved import model_path
 
 
 def build_model(
@@ -97,15 +98,12 @@ def load_model(
     `path` is the folder of the model or of its run, or a hub name. Raises `UsageError` if there is none, if it is
     damaged, or if its weights are not those of the kind that `auto_class` makes.
     """
-    path = model_path(path)
-    if Path(path).is_dir():
-        if not (Path(path) / "config.json").is_file():
-            raise UsageError(f"model {path}: the folder has no config.json: give that of a run or of a saved model")
-    else:
-        require_repository(path, kind="model", remedy="give the folder of a run or of a saved model")
+    place = model_path(path)
+    if not Path(place).is_dir():
+        require_repository(place, kind="model", remedy="give the folder of a run or of a saved model")
     try:
         model, info = auto_class.from_pretrained(
-            path, output_loading_info=True, ignore_mismatched_sizes=True, **(changes or {}), **(head or {})
+            place, output_loading_info=True, ignore_mismatched_sizes=True, **(changes or {}), **(head or {})
         )
     except StrictDataclassError as error:
         raise UsageError(f"model {path}: {first_line(error.__cause__ or error)}") from error
@@ -113,14 +111,6 @@ def load_model(
         raise UsageError(f"model {path}: cannot be loaded: {first_line(error)}") from error
     check_weights(model, info, path=path, changed=bool(changes), has_new_head=head is not None)
     return model
-
-
-def model_path(path: str) -> str:
-    """The folder of a model, given that of its run; a hub name stays what it is."""
-    folder = Path(path).expanduser()
-    if (folder / "model" / "config.json").is_file():
-        return str(folder / "model")
-    return str(folder) if folder.is_dir() else path
 
 
 def check_weights(

@@ -142,7 +142,9 @@ def summarize(prepared: Prepared, result: TrainResult) -> dict[str, Any]:
         "tokens_seen": result.tokens_seen,
         "seconds": round(result.seconds, 1),
         "text": {"documents": text.documents, "tokens": text.tokens, "bytes": text.bytes},
-        "held_out": held_out_figures(loss, prepared.rows, every_token=is_causal),
+        "held_out": held_out_figures(
+            loss, prepared.rows.held_out, unigram_loss=prepared.rows.unigram_loss, every_token=is_causal
+        ),
         "sample": sample(prepared) if is_causal else None,
         "loss_curve": str(prepared.folder / LOSS_CURVE),
     }

@@ -1,12 +1,12 @@
 """What finished runs have reached, side by side."""
 
-import json
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from attnkit.errors import UsageError
+from attnkit.files.text import read_json
 from attnkit.recipes import finetune, pretrain
 from attnkit.recipes.folder import SUMMARY
 
@@ -27,7 +27,7 @@ def summarize_runs(run: SummaryRun) -> str:
     files = sorted(Path(run.path).expanduser().rglob(SUMMARY))
     if not files:
         raise UsageError(f"{run.path}: no finished run is in this folder: there is no {SUMMARY}")
-    summaries = {file.parent: json.loads(file.read_text(encoding="utf-8")) for file in files}
+    summaries = {file.parent: read_json(file) for file in files}
     pretrained = {folder: summary for folder, summary in summaries.items() if "task" not in summary}
     finetuned = {folder: summary for folder, summary in summaries.items() if "task" in summary}
     blocks = [f"{folder}\n{indent(pretrain.say(summary))}" for folder, summary in pretrained.items()]

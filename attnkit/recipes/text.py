@@ -12,6 +12,8 @@ from attnkit.data.statistics import unigram_loss
 from attnkit.data.tokenizer import TokenizerConfig, load_tokenizer, train_tokenizer
 from attnkit.training.launch import on_main
 
+LARGEST_EXPONENT = 700  # of e, in double precision
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
@@ -39,20 +41,21 @@ def make_rows(documents: Documents, tokenizer: PreTrainedTokenizerBase, *, data:
     return Rows(train=train, held_out=held_out, unigram_loss=loss)
 
 
-def held_out_figures(loss: float | None, rows: Rows, *, every_token: bool) -> dict[str, float | int | None]:
-    """What a held-out loss in nats per token (None: not finite) means, beside the loss of the unigram model.
+def held_out_figures(
+    loss: float | None, held_out: PackedText, *, unigram_loss: float | None, every_token: bool
+) -> dict[str, float | int | None]:
+    """What a held-out loss in nats per token (None: not finite) means, beside the loss of the unigram model, if known.
 
         perplexity = exp(loss),    bits per byte = loss · tokens / bytes / log 2
 
     Bits per byte does not depend on the tokenizer. It is None where not `every_token` is predicted from those before.
     """
-    held_out = rows.held_out
     bits = None if loss is None or not every_token else loss * held_out.tokens / held_out.bytes / math.log(2)
     return {
         "loss": loss,
-        "perplexity": None if loss is None else math.exp(loss),
+        "perplexity": None if loss is None or loss > LARGEST_EXPONENT else math.exp(loss),
         "bits_per_byte": bits,
-        "unigram_loss": rows.unigram_loss,
+        "unigram_loss": unigram_loss,
         "documents": held_out.documents,
         "tokens": held_out.tokens,
         "bytes": held_out.bytes,
@@ -65,7 +68,7 @@ def say_held_out(figures: dict[str, float | int | None]) -> str:
     if loss is None:
         return "the loss is no finite number: lower training.learning_rate"
     shown = "" if bits is None else f", {bits:.3f} bits/byte"
-    return (
-        f"{loss:.3f} nats/token{shown}, perplexity {figures['perplexity']:.1f} "
-        f"(unigram model: {figures['unigram_loss']:.3f} nats/token)"
-    )
+    unigram = figures["unigram_loss"]
+    perplexity = math.inf if figures["perplexity"] is None else figures["perplexity"]
+    beside = "" if unigram is None else f" (unigram model: {unigram:.3f} nats/token)"
+    return f"{loss:.3f} nats/token{shown}, perplexity {perplexity:.1f}{beside}"

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import yaml
 from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     AutoConfig,
@@ -25,6 +24,8 @@ from transformers import (
 )
 
 from attnkit.errors import UsageError, nearest
+from attnkit.files import strict_yaml
+from attnkit.files.saved import import_parts, imports_of, remembered_imports
 from attnkit.models import AUTO_CLASSES, AttnKitConfig, AttnKitForPermutationLM
 
 HEADS: dict[str, Any] = {
@@ -116,6 +117,7 @@ def read_path(path: str | Path) -> tuple[PreTrainedConfig, str | None]:
     place = Path(path).expanduser()
     if place.suffix in (".yaml", ".yml"):
         return read_yaml(place)
+    import_parts(remembered_imports(place))
     for inner in (place, place / "model"):
         if (inner / "config.json").is_file():
             return load_config(str(inner)), None
@@ -138,14 +140,14 @@ def load_config(path: str, **changes: Any) -> PreTrainedConfig:
 
 def read_yaml(path: Path) -> tuple[PreTrainedConfig, str | None]:
     """The `model` section of a run; where it is silent, what the run's other sections say of the model."""
-    try:
-        run = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"{path}: cannot be read: {first_line(error)}") from error
-    if not isinstance(run, Mapping) or not isinstance(run.get("model"), Mapping):
+    run, _ = strict_yaml.read(path)
+    import_parts(imports_of(path))
+    if not isinstance(run.get("model"), Mapping):
         raise UsageError(f"{path}: has no section `model`: give a run, or a row of configs/sizes")
     given = {name: value for name, value in run["model"].items() if value is not None}
     saved = given.pop("path", None)
+    if saved is not None:
+        import_parts(remembered_imports(saved))
     fields = get_annotations(AttnKitConfig)
     for name in given:
         if name not in fields:

@@ -14,6 +14,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,9 @@ def _write_contents(
 ) -> None:
     save_file(weights(model), path / WEIGHTS, metadata={"format": "pt"})
     if isinstance(model, PreTrainedModel):
-        model.config.save_pretrained(path)
+        config = deepcopy(model.config)
+        config.architectures = [type(model).__name__]  # as `save_pretrained` of the model has it
+        config.save_pretrained(path)
     moments = {"optimizer": optimizer.state_dict(), "scaler": None if scaler is None else scaler.state_dict()}
     try:
         torch.save(moments, path / OPTIMIZER)

@@ -20,12 +20,16 @@ ROOT = Path(__file__).parents[2]
     [
         (["pretran"], r"unknown verb 'pretran': did you mean 'pretrain'\?"),
         (["pretrain", "--config", "none.yaml"], r"none\.yaml: no such file"),
-        (["generate"], r"generate needs a model: attnkit generate RUN_OR_MODEL"),
-        (["evaluate", "--data.source", "x"], r"evaluate needs a model"),
+        (["generate"], r"generate needs path: attnkit generate RUN_OR_MODEL"),
+        (["evaluate", "--data.source", "x"], r"evaluate needs path: attnkit evaluate RUN_OR_MODEL"),
         (["generate", ".", "--promt", "x"], r"command line: unknown key 'promt': did you mean 'prompt'"),
         (["generate", ".", "--top_p", "1.5"], r"command line: top_p: 1\.5 must be more than 0 and at most 1"),
         (["generate", ".", "--max_new_tokens", "0"], r"command line: max_new_tokens: 0 must be 1 or more"),
-        (["generate", "."], r"\. holds no tokenizer"),
+        (["generate", "."], r"model \.: the folder has no config\.json: give that of a run or of a saved model"),
+        (["evaluate", "."], r"model \.: the folder has no config\.json"),
+        (["export", ".", "new", "--remote-code"], r"model \.: the folder has no config\.json"),
+        (["export", "--remote-code", "."], r"export needs target: attnkit export RUN_OR_MODEL TARGET"),
+        (["generate", ".", "again"], r"command line: 'again' belongs to no flag: write --section\.key value"),
         (
             ["evaluate", ".", "--training.per_device_batch_size=0"],
             r"training\.per_device_batch_size: 0 must be 1 or more",
@@ -70,7 +74,7 @@ def test_mistakes_before_there_is_a_run(
         (["--model.architecture", "encoder"], r"objective\.name: 'causal' trains model\.architecture decoder"),
         (["--training.num_processes", "2"], r"this run has 1 process but training\.num_processes is 2"),
         (["--training.output_dir", "{folder}/rows.jsonl"], r"training\.output_dir: .*rows\.jsonl is a file"),
-        (["--model.path", "{folder}"], r"holds no (model|tokenizer)"),
+        (["--model.path", "{folder}"], r"model .*: the folder has no config\.json"),
     ],
 )
 def test_mistakes_in_a_run_leave_nothing_behind(

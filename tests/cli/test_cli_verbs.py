@@ -2,7 +2,10 @@
 
 import json
 import math
+import re
 import shutil
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ import torch
 from conftest import Cli
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
+from attnkit.attention import scorers
 from attnkit.config.load import load
 from attnkit.config.runs import FinetuneRun, PretrainRun
 
@@ -59,19 +63,57 @@ def test_the_saved_config_repeats_the_run(finished: Path, tmp_path: Path, cli: C
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_evaluate_gives_the_held_out_loss_of_the_run(finished: Path, cli: Cli) -> None:
+def test_evaluate_gives_the_held_out_loss_of_the_run(finished: Path, text: Path, cli: Cli) -> None:
     loss = json.loads((finished / "summary.json").read_text())["held_out"]["loss"]
     for path in (finished, finished / "model", finished / "checkpoints" / "step-000006"):
         code, said, _ = cli("evaluate", path)
         assert code == 0
-        assert said[0].startswith(f"held-out    {loss:.3f} nats/token, ")
-        assert "unigram model" in said[0]
+        assert said[0].startswith(f"scored      the held-out part of {text}: 60 documents, ")
+        assert said[1].startswith(f"loss        {loss:.3f} nats/token, ")
+        assert "unigram model" in said[1]
 
 
-def test_evaluate_on_other_text(finished: Path, text: Path, cli: Cli) -> None:
-    code, said, _ = cli("evaluate", finished, "--data.held_out_fraction", "0.5")
-    assert code == 0
-    assert said[1].startswith("text        150 documents")
+def test_evaluate_scores_all_of_another_text(
+    finished: Path, text: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the folder of the command, and without a look at the text that the run was trained on."""
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace(str(text), str(tmp_path / "gone.txt")))
+    (tmp_path / "other.txt").write_text("The cat sees a dog.\n\nA tree.\n")
+    monkeypatch.chdir(tmp_path)
+    for where in (["--data.source", "other.txt"], ["--data.held_out_source", "other.txt"]):
+        code, said, _ = cli("evaluate", "run", *where)
+        assert code == 0
+        assert said[0].startswith(f"scored      all of {tmp_path / 'other.txt'}: 2 documents, ")
+        assert said[0].endswith(" 26 bytes")
+        assert "unigram" not in said[1]
+    bits, per_token, tokens = (
+        float(re.search(pattern, "\n".join(said))[1])
+        for pattern in (r"([\d.]+) bits/byte", r"([\d.]+) nats/token", r"(\d+) tokens")
+    )
+    assert bits == pytest.approx(per_token * tokens / 26 / math.log(2), abs=2e-3)
+    code, _, errors = cli("evaluate", "run")
+    assert (code, len(errors)) == (2, 1)
+    assert "gone.txt" in errors[0]
+
+
+def test_evaluate_does_not_split_the_own_text_anew(finished: Path, cli: Cli) -> None:
+    for change in ("--data.held_out_fraction=0.5", "--data.seed=1", "--data.documents=line"):
+        code, _, errors = cli("evaluate", finished, change)
+        assert (code, len(errors)) == (2, 1)
+        assert re.search(r"data\.\w+: .* would split the run's own text in another way", errors[0])
+
+
+def test_a_run_is_evaluated_from_any_folder(config: Path, text: Path, tmp_path: Path, cli: Cli, monkeypatch) -> None:
+    monkeypatch.chdir(text.parent)
+    common = ("--config", config, "--data.source", text.name, "--training.max_steps", "1")
+    assert cli("pretrain", *common, "--training.output_dir", tmp_path / "run")[0] == 0
+    monkeypatch.chdir(tmp_path)
+    code, said, errors = cli("evaluate", "run")
+    assert (code, errors) == (0, [])
+    assert said[0].startswith(f"scored      the held-out part of {text}: 60 documents")
 
 
 def test_generate_goes_on_from_a_prompt(finished: Path, cli: Cli) -> None:
@@ -84,6 +126,28 @@ def test_generate_goes_on_from_a_prompt(finished: Path, cli: Cli) -> None:
     greedy = cli(*arguments, "--temperature", "0")
     assert greedy == cli(*arguments, "--temperature", "0", "--seed", "1")
     assert cli("generate", finished / "model", "--max_new_tokens=2")[0] == 0
+    assert cli("generate", "--prompt", "The cat", "--max_new_tokens", "8", finished) == first
+    assert cli("generate", "--prompt=The cat", f"--path={finished}", "--max_new_tokens", "8") == first
+
+
+def test_a_run_that_has_not_finished_says_how_to_use_it(finished: Path, tmp_path: Path, cli: Cli) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    shutil.rmtree(run / "model")
+    newest = run / "checkpoints" / "step-000006"
+    for arguments in (["generate"], ["evaluate"], ["export", "--remote-code"]):
+        words = [run, tmp_path / "new"] if "export" in arguments else [run]
+        code, _, errors = cli(*arguments, *words)
+        assert (code, len(errors)) == (2, 1)
+        assert errors[0] == (
+            f"attnkit: error: model {run}: the run is not finished: go on with `attnkit pretrain --config "
+            f"{run / 'config.yaml'} --resume`, or give its newest checkpoint, {newest}"
+        )
+    assert cli("generate", newest, "--max_new_tokens", "2")[0] == 0
+    assert cli("export", "--remote-code", newest, tmp_path / "new")[0] == 0
+    assert (tmp_path / "new" / "tokenizer.json").is_file()
+    shutil.rmtree(run / "checkpoints")
+    assert cli("generate", run)[2][0].endswith("--resume`")
 
 
 def test_a_run_goes_on_where_it_stopped(finished: Path, tmp_path: Path, cli: Cli) -> None:
@@ -127,7 +191,7 @@ def test_a_masked_model(config: Path, tmp_path: Path, cli: Cli) -> None:
     assert (summary["held_out"]["bits_per_byte"], summary["sample"]) == (None, None)
     assert AutoModelForMaskedLM.from_pretrained(run / "model").config.architecture == "encoder"
     code, said, _ = cli("evaluate", run)
-    assert said[0].startswith(f"held-out    {summary['held_out']['loss']:.3f} nats/token, perplexity")
+    assert said[1].startswith(f"loss        {summary['held_out']['loss']:.3f} nats/token, perplexity")
 
 
 def test_a_tokenizer_of_its_own(text: Path, config: Path, tmp_path: Path, cli: Cli) -> None:
@@ -155,12 +219,31 @@ def test_a_tokenizer_of_its_own(text: Path, config: Path, tmp_path: Path, cli: C
     assert AutoModelForCausalLM.from_pretrained(run / "model").config.vocab_size == 280
 
 
-def test_a_scorer_of_ones_own_works_by_name_in_every_verb(config: Path, tmp_path: Path, cli: Cli) -> None:
-    (tmp_path / "scorer_of_ones_own.py").write_text(
+@pytest.fixture
+def forget_scorer() -> Iterator[Callable[[], None]]:
+    """Forget the user's scorer, as a new process does."""
+
+    def forget() -> None:
+        scorers.pop("of_ones_own", None)
+        sys.modules.pop("scorer_of_ones_own", None)
+
+    yield forget
+    forget()
+
+
+def test_a_scorer_of_ones_own_works_by_name_in_every_verb(
+    config: Path, tmp_path: Path, cli: Cli, forget_scorer: Callable[[], None]
+) -> None:
+    part = tmp_path / "scorer_of_ones_own.py"
+    part.write_text(
         "from attnkit import Scorer, scorers\n\n\n"
         "@scorers.register('of_ones_own')\n"
         "class OfOnesOwn(Scorer):\n"
         "    '''score(q, k) = q · k'''\n"
+    )
+    labelled = tmp_path / "labelled.csv"
+    labelled.write_text(
+        "text,label\n" + "".join(f"the {name} {number},{name}\n" for number in range(20) for name in "ab")
     )
     own = tmp_path / "own.yaml"
     own.write_text("imports: [scorer_of_ones_own.py]\nmodel: {scorer: of_ones_own}\n")
@@ -168,8 +251,39 @@ def test_a_scorer_of_ones_own_works_by_name_in_every_verb(config: Path, tmp_path
     arguments = ("--config", config, "--config", own, "--training.output_dir", run, "--training.max_steps", "2")
     code, _, errors = cli("pretrain", *arguments)
     assert (code, errors) == (0, [])
-    assert cli("generate", run, "--max_new_tokens", "3")[0] == 0
-    assert cli("evaluate", run)[0] == 0
+
+    def in_a_new_process(*arguments: str | Path) -> tuple[int, list[str]]:
+        forget_scorer()
+        code, _, errors = cli(*arguments)
+        return code, errors
+
+    tune = ("finetune", "--data.source", labelled, "--data.sequence_length", "8", "--training.max_steps", "1")
+    for number, path in enumerate((run, run / "model", run / "checkpoints" / "last")):
+        tuned = tmp_path / f"tuned{number}"
+        assert in_a_new_process("generate", path, "--max_new_tokens", "3") == (0, [])
+        assert in_a_new_process("evaluate", path) == (0, [])
+        assert in_a_new_process("scale", "count", path) == (0, [])
+        assert in_a_new_process("export", path, tmp_path / f"code{number}", "--remote-code") == (0, [])
+        assert in_a_new_process(*tune, "--model.path", path, "--training.output_dir", tuned) == (0, [])
+        assert load(FinetuneRun, ["--config", str(tuned / "config.yaml")]).imports == [str(part)]
+        assert in_a_new_process("scale", "count", tuned / "model") == (0, [])
+    assert in_a_new_process("scale", "count", own) == (0, [])
+    moved = part.rename(tmp_path / "elsewhere.py")
+    verbs = [(verb, run) for verb in ("generate", "evaluate")] + [("export", "--remote-code", run, tmp_path / "new")]
+    verbs += [("scale", "count", run), (*tune, "--model.path", run, "--training.output_dir", tmp_path / "new")]
+    for arguments in verbs:
+        code, errors = in_a_new_process(*arguments)
+        assert (code, len(errors)) == (2, 1)
+        assert re.fullmatch(
+            rf"attnkit: error: {run}/config\.yaml:\d+: imports: {part}: no such file: "
+            "put it back, or give its new place as --imports FILE",
+            errors[0],
+        )
+    (tmp_path / "new_place").mkdir()
+    moved = moved.rename(tmp_path / "new_place" / part.name)
+    assert in_a_new_process("evaluate", run, "--imports", moved) == (0, [])
+    arguments = (*tune, "--model.path", run, "--imports", moved, "--training.output_dir", tmp_path / "new")
+    assert in_a_new_process(*arguments) == (0, [])
 
 
 @pytest.mark.parametrize("verb", ["pretrain", "finetune", "tokenizer"])

@@ -10,6 +10,7 @@ from attnkit.config.load import load
 from attnkit.config.runs import FinetuneRun, ModelConfig, PretrainRun, keys_of
 from attnkit.errors import UsageError
 from attnkit.models import AttnKitConfig
+from attnkit.recipes.evaluate import EvaluateRun
 
 Write = Callable[[str], Path]
 
@@ -122,7 +123,10 @@ def test_a_flag_changes_one_option_of_a_mapping(write: Write) -> None:
         ("imports: 3", r"imports: expected list of \(text\), got 3"),
         ("model:\n  scorer: gausian", r"run\.yaml:2: model\.scorer: unknown scorer 'gausian': did you mean 'gaussian'"),
         ("model: {position: rop}", r"run\.yaml:1: model\.position: unknown position 'rop': did you mean 'rope'"),
-        ("model: {scorer: dot, scorer_options: {a: 1}}", r"run\.yaml:1: model\.scorer_options: .*no option 'a'"),
+        (
+            "model: {scorer: dot, scorer_options: {a: 1}}",
+            r"run\.yaml:1: model\.scorer_options: Dot takes no option 'a'",
+        ),
         ("model: {hidden_size: 0}", r"run\.yaml:1: model\.hidden_size: .*at least 1"),
         ("model: {architecture: decoderr}", r"model\.architecture: unknown name 'decoderr': did you mean 'decoder'"),
         ("training: {max_steps: -1}", r"run\.yaml:1: training\.max_steps: -1 must be 1 or more"),
@@ -194,9 +198,9 @@ def test_keys_are_the_fields_of_the_config_and_the_settings() -> None:
 
 
 def test_keys_of_a_saved_run_stand_in_for_defaults(write: Write) -> None:
-    saved = write("objective: {name: masked}\ndata: {text_column: body}\n", "config.yaml")
-    run = load(FinetuneRun, ["--data.seed", "3"], saved=saved)
-    assert (run.data.text_column, run.data.seed) == ("body", 3)
+    saved = write("task: {name: classification}\ndata: {text_column: body}\n", "config.yaml")
+    run = load(EvaluateRun, ["--data.seed", "3", str(saved.parent)], words=("path",))
+    assert (run.path, run.data.text_column, run.data.seed) == (str(saved.parent), "body", 3)
 
 
 def test_a_registered_scorer_of_a_file_works_by_name(write: Write, tmp_path: Path) -> None:
@@ -217,6 +221,10 @@ def test_a_registered_scorer_of_a_file_works_by_name(write: Write, tmp_path: Pat
     [
         ("1 +\n", r"run\.yaml:1: imports: .*broken_part\.py:1: invalid syntax"),
         ("\n\nraise RuntimeError('no luck')\n", r"run\.yaml:1: imports: .*broken_part\.py:3: RuntimeError: no luck"),
+        ("\nimport sys\nsys.exit(3)\n", r"run\.yaml:1: imports: .*broken_part\.py:3: SystemExit: 3"),
+        ("exit()\n", r"run\.yaml:1: imports: .*broken_part\.py:1: SystemExit: None"),
+        ("raise RuntimeError('two\\nlines')\n", r"broken_part\.py:1: RuntimeError: two lines$"),
+        ("import json\njson.loads('')\n", r"broken_part\.py:2: JSONDecodeError: "),
         ("import no_such_module\n", r"imports: .*broken_part\.py.*No module named 'no_such_module'"),
     ],
 )
@@ -229,7 +237,7 @@ def test_faults_of_an_imported_file_are_named_with_their_line(write: Write, cont
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ("none.py", r"imports: .*none\.py: no such file"),
+        ("none.py", r"imports: .*none\.py: no such file: put it back, or give its new place as --imports FILE"),
         ("no_such_module", r"imports: no_such_module: No module named .*: name an installed module or a file"),
         ("argparse.py", r"imports: .*argparse\.py: a module named 'argparse' is loaded already: rename the file"),
     ],

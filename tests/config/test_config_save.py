@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from attnkit.config import strict_yaml
 from attnkit.config.help import help_text
 from attnkit.config.load import load
 from attnkit.config.runs import FinetuneRun, ModelConfig, PretrainRun, TokenizerRun, keys_of
-from attnkit.config.save import find_saved, save, to_text
+from attnkit.config.save import save, to_text
+from attnkit.files import strict_yaml
+from attnkit.files.saved import run_folder
 from attnkit.training.settings import TrainingConfig
 
 RUNS = [PretrainRun, FinetuneRun, TokenizerRun]
@@ -50,11 +51,16 @@ def test_the_saved_run_is_found_from_its_model_and_its_checkpoints(tmp_path: Pat
     run = tmp_path / "runs" / "demo"
     for folder in (run / "model", run / "checkpoints" / "step-000100"):
         folder.mkdir(parents=True)
-    assert find_saved(run) is None
-    path = save(PretrainRun(model=ModelConfig(scorer="dot")), run)
+    assert run_folder(run) is None
+    save(PretrainRun(model=ModelConfig(scorer="dot")), run)
     for folder in (run, run / "model", run / "checkpoints" / "step-000100"):
-        assert find_saved(folder) == path
-    assert find_saved(tmp_path) is None
+        assert run_folder(folder) == run
+    (run / "checkpoints" / "last").symlink_to("step-000100")
+    assert run_folder(run / "checkpoints" / "last") == run
+    for folder in (tmp_path, run / "tokenizer", run / "model" / "deeper"):
+        assert run_folder(folder) is None
+    (run / "config.json").write_text("{}")  # a model whose author keeps a config.yaml of some other kind beside it
+    assert run_folder(run) is None
 
 
 @pytest.mark.parametrize("run_class", RUNS)

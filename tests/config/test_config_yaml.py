@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from attnkit.config import strict_yaml
 from attnkit.errors import UsageError
+from attnkit.files import strict_yaml
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,8 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["export", folder, new, "--format", "brt"], "format: unknown 'brt': did you mean 'bert'"),
         (["export", folder, new, "--format", "gpt2"], "format 'gpt2' cannot say"),
         (["export", folder, used, "--remote-code"], "is in use: give a folder that does not exist"),
-        (["export", folder, "--remote-code"], "target: give a folder: attnkit export RUN_OR_MODEL TARGET"),
-        (["import", folder], "target: give a folder: attnkit import SOURCE TARGET"),
+        (["export", folder, "--remote-code"], "export needs target: attnkit export RUN_OR_MODEL TARGET"),
+        (["import", folder], "import needs target: attnkit import SOURCE TARGET"),
     ):
         assert main(arguments) == 2
         line = capsys.readouterr().err

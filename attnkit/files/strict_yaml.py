@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from attnkit.errors import UsageError
+from attnkit.files.text import read_text
 
 NULL = re.compile(r"^(?:~|null|Null|NULL|)$")
 BOOL = re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$")
@@ -86,17 +87,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
 
 
 def _text(path: Path) -> str:
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError as error:
-        raise UsageError(f"{path}: no such file") from error
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise UsageError(f"{path}:{line}: not UTF-8 at byte {error.start}: save the file as UTF-8") from error
+    text = read_text(path)
     control = yaml.reader.Reader.NON_PRINTABLE.search(text)
     if control:
         line = text.count("\n", 0, control.start()) + 1

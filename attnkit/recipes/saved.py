@@ -1,0 +1,78 @@
+"""What is found where a user says that a model is: a run, the folder of a model or of a checkpoint, or a hub name."""
+
+from pathlib import Path
+from typing import Literal
+
+from transformers import PreTrainedTokenizerBase
+
+from attnkit.data.tokenizer import load_tokenizer
+from attnkit.errors import UsageError
+from attnkit.files import strict_yaml
+from attnkit.files.saved import CHECKPOINTS, CONFIG, MODEL, run_folder
+from attnkit.training.checkpoint import newest_complete
+
+TOKENIZER = "tokenizer"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+
+def model_path(path: str) -> str:
+    """The folder of a model, given that of its run; a hub name stays what it is.
+
+    Raises `UsageError` for a folder without a model, and for a run that has not finished.
+    """
+    folder = Path(path).expanduser()
+    if (folder / MODEL / "config.json").is_file():
+        return str(folder / MODEL)
+    if (folder / "config.json").is_file():
+        return str(folder)
+    run = run_folder(folder)
+    if run is not None:
+        raise UsageError(f"model {path}: {unfinished(run)}")
+    if folder.is_dir():
+        raise UsageError(f"model {path}: the folder has no config.json: give that of a run or of a saved model")
+    if folder.is_file():
+        raise UsageError(f"model {path}: is a file: give the folder of a run or of a saved model")
+    return path
+
+
+def unfinished(run: Path) -> str:
+    """How a run that has no model yet can be finished, or used as far as it got."""
+    newest = newest_complete(run / CHECKPOINTS)
+    go_on = f"go on with `attnkit {verb_of(run)} --config {run / CONFIG} --resume`"
+    return f"the run is not finished: {go_on}" + (f", or give its newest checkpoint, {newest}" if newest else "")
+
+
+def verb_of(run: Path) -> Literal["pretrain", "finetune"]:
+    """The verb that made a run. Raises `UsageError` if its config cannot be read."""
+    mapping, _ = strict_yaml.read(run / CONFIG)
+    return "finetune" if "task" in mapping else "pretrain"
+
+
+def tokenizer_folder(path: str) -> str:
+    """Where the tokenizer of a model is. Raises `UsageError` for a folder of a model that has none."""
+    found = find_tokenizer(path)
+    if found is None:
+        raise UsageError(f"model {path}: no tokenizer is with it: save one into that folder with save_pretrained")
+    return found
+
+
+def find_tokenizer(path: str) -> str | None:
+    """The folder of a model's tokenizer: its own, or that of the run that it is a checkpoint of.
+
+    The name of a model on the hub is that of its tokenizer.
+    """
+    model = Path(model_path(path))
+    run = run_folder(model)
+    if not model.is_dir() or holds_tokenizer(model):
+        return str(model)
+    return str(run / TOKENIZER) if run is not None and holds_tokenizer(run / TOKENIZER) else None
+
+
+def holds_tokenizer(folder: Path) -> bool:
+    """Whether a tokenizer is saved in a folder."""
+    return any((folder / name).is_file() for name in TOKENIZER_FILES)
+
+
+def tokenizer_of(path: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model. Raises `UsageError` if there is none, or if it is damaged."""
+    return load_tokenizer(tokenizer_folder(path), named=f"model {path}", remedy="save its tokenizer there again")
