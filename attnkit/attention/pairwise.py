@@ -10,12 +10,14 @@ Shapes: B batch, H heads, Q queries, K keys, M mapped width, V value width, T ti
 import copy
 from abc import ABC
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, reduce
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import is_fake
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
@@ -24,6 +26,9 @@ from attnkit.attention.scorers.base import Scorer, scaled_pair
 TILE_SIDE = 128
 TILE_ELEMENTS = 2**24  # numbers [B, H, T, T, M] of the largest tile
 COMPILED_ELEMENTS = 2**26  # numbers [B, H, Q, K, M] from which compiling the tile pays within a few steps
+
+inside_compiled_tile = ContextVar("inside_compiled_tile", default=False)
+"""Whether a tile is being traced that would be compiled, so that nothing [B, H, T, T, M] exists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +106,9 @@ def tiled_attention(
         allowed = F.pad(allowed.expand(*allowed.shape[:2], num_queries, num_keys), (0, pad_keys, 0, pad_queries))
     tiles = (num_queries + pad_queries) // side, (num_keys + pad_keys) // side
     compiled = batch_size * num_heads * num_queries * num_keys * width >= COMPILED_ELEMENTS
+    function = traced_function if is_fake(query) else tile_function
     forward_tile, weights_tile, pair_tile = (
-        tile_function(kind(scorer, scaling=scaling, distance_width=distance_width), compiled)
+        function(kind(scorer, scaling=scaling, distance_width=distance_width), compiled)
         for kind in (ForwardTile, WeightsTile, PairTile)
     )
     plan = Plan(
@@ -116,7 +122,7 @@ def tiled_attention(
         occupied=occupied_tiles(tiles, allowed, causal=causal, side=side),
         num_keys=num_keys,
         dropout=dropout,
-        seed=int(torch.randint(2**40, ())) if dropout else 0,
+        seed=0 if dropout == 0.0 or is_fake(query) else int(torch.randint(2**40, ())),
     )
     output = TiledAttention.apply(
         plan,
@@ -139,9 +145,9 @@ def tile_side(elements_per_pair: int, num_tokens: int) -> int:
 
 
 def occupied_tiles(tiles: tuple[int, int], allowed: Tensor | None, *, causal: bool, side: int) -> list[list[bool]]:
-    """Which tiles hold a pair that may meet."""
+    """Which tiles hold a pair that may meet; where a mask has no values, which tiles may."""
     rows, columns = tiles
-    if allowed is None:
+    if allowed is None or is_fake(allowed):
         return [[not causal or column <= row for column in range(columns)] for row in range(rows)]
     grid = allowed.unflatten(-1, (columns, side)).unflatten(-3, (rows, side)).any(-1).any(-2).flatten(0, 1).any(0)
     return (grid.tril() if causal else grid).tolist()
@@ -326,6 +332,26 @@ class PairTile(Tile):
         return of_query, torch.cat([of_key, gradient.transpose(-1, -2) @ query[..., -width:]], dim=-1), of_parameters
 
 
+def run_tile(tile: Tile, parameters: dict[str, Tensor], *tensors: Tensor | None) -> Any:
+    """A tile's arithmetic with these parameters of its scorer."""
+    named = {f"scorer.{name}": parameter for name, parameter in parameters.items()}
+    return torch.func.functional_call(tile, named, tensors)
+
+
+def traced_function(tile: Tile, compiled: bool) -> Callable[..., Any]:
+    """The function of tensors without values, on which memory is traced: nothing is compiled, but what a compiled tile
+    would not hold is marked."""
+
+    def run(*arguments: Any) -> Any:
+        inside = inside_compiled_tile.set(compiled)
+        try:
+            return run_tile(tile, *arguments)
+        finally:
+            inside_compiled_tile.reset(inside)
+
+    return run
+
+
 @cache
 def tile_function(tile: Tile, compiled: bool) -> Callable[..., Any]:
     """A function of the scorer's parameters and the tile's tensors; the same one for all layers with equal tiles."""
@@ -333,8 +359,7 @@ def tile_function(tile: Tile, compiled: bool) -> Callable[..., Any]:
     template = type(tile)(scorer, scaling=tile.scaling, distance_width=tile.distance_width)
 
     def run(parameters: dict[str, Tensor], *tensors: Tensor | None) -> Any:
-        named = {f"scorer.{name}": parameter for name, parameter in parameters.items()}
-        return torch.func.functional_call(template, named, tensors)
+        return run_tile(template, parameters, *tensors)
 
     if not compiled:
         return run

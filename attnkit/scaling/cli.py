@@ -151,13 +151,13 @@ def batch_of(given: argparse.Namespace) -> dict[str, Any]:
 
 def fill_memory(parser: Parser) -> None:
     """The flags of `memory`."""
-    from attnkit.scaling.memory import Optimizer, Precision, Sharding
+    from attnkit.scaling.memory import TRACED_BACKENDS, Optimizer, Precision, Sharding
 
     add_subject(parser)
     add_batch(parser)
     parser.add_argument("--precision", default="fp32", help=" or ".join(get_args(Precision)))
     parser.add_argument("--optimizer", default="adamw", help=" or ".join(get_args(Optimizer)))
-    parser.add_argument("--backend", default="eager", help="eager or sdpa")
+    parser.add_argument("--backend", default="eager", help=" or ".join(TRACED_BACKENDS))
     parser.add_argument("--recompute", default="none", help="none or full")
     parser.add_argument("--inference", action="store_true", help="a forward pass with a full cache, no training")
     parser.add_argument("--sharding", default="none", help=" or ".join(get_args(Sharding)))

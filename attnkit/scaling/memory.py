@@ -35,7 +35,7 @@ BYTES = {
 STATES = {"adamw": 2, "lion": 1, "sgd": 0, "sgd_momentum": 1, "none": 0}
 EIGHT_BIT_BLOCK = 256  # numbers that share one fp32 scale (Dettmers 2022)
 MAX_DEVICES = 2**20
-TRACED_BACKENDS = ("eager", "sdpa")
+TRACED_BACKENDS = ("eager", "sdpa", "pairwise")
 RUNTIME = 24 * 2**20  # bytes, measured with torch 2.13 on x86-64
 
 

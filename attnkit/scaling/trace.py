@@ -21,12 +21,14 @@ from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from attnkit.attention import Attention
+from attnkit.attention.pairwise import inside_compiled_tile
 from attnkit.errors import UsageError
 from attnkit.models import AttnKitConfig, AttnKitForPermutationLM
 from attnkit.models.blocks import FeedForward
 from attnkit.scaling.subject import Subject, first_line
 
 SMALL, LARGER = 2, 3  # blocks of a stack in the two runs
+SCORES_NDIM = 4  # [B, H, Q, K]
 TRACED_WHOLE = 4  # models of no more blocks are run as they are
 WITH_TOKEN_LOSS = (
     "LMHeadModel",
@@ -53,8 +55,9 @@ class Living(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
+        fused = inside_compiled_tile.get()
         for leaf in tree_leaves(out):
-            if isinstance(leaf, Tensor):
+            if isinstance(leaf, Tensor) and not (fused and leaf.ndim > SCORES_NDIM):
                 self.meet(leaf)
         return out
 

@@ -1,6 +1,6 @@
 """Train each model of some JSON lines for two steps in a process of its own and print the most memory it took.
 
-The baseline is that of the process after it has trained a tiny model of the kind, which loads whatever torch needs.
+The baseline is that of the process after it has trained that model once, which loads whatever torch needs.
 """
 
 import gc
@@ -22,8 +22,6 @@ def status(key: str) -> int:
 
 def train(case: dict) -> None:
     model = Subject(config=AttnKitConfig(**case["config"]), head=case["head"]).build(backend=case["backend"]).train()
-    if case["recompute"] == "full":
-        model.activation_checkpointing_enable({"use_reentrant": False})
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     for seq_len in (8, case["seq_len"]):  # the states of the optimizer are there before the step that is measured
         ids = torch.randint(2, model.config.vocab_size, (case["batch_size"], seq_len))
@@ -40,8 +38,7 @@ for line in sys.argv[1:]:
     if child == 0:
         torch.set_num_threads(1)
         case = json.loads(line)
-        tiny = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 50}
-        train({**case, "config": case["config"] | tiny, "seq_len": 8})
+        train(case)
         gc.collect()
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
         baseline = status("VmRSS")

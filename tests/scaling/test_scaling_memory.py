@@ -51,9 +51,11 @@ def saved_bytes(config: AttnKitConfig, head: str, *, backend: str) -> int:
         ({"scorer": "gaussian", "norm": "rmsnorm", "gated_activation": True}, "causal_lm", "eager"),
         ({"architecture": "encoder", "position": "none", "norm_position": "post"}, "masked_lm", "eager"),
         ({"architecture": "encoder-decoder", "position": "t5", "num_decoder_layers": 5}, "seq2seq_lm", "eager"),
+        ({"scorer": "additive", "position": "alibi"}, "causal_lm", "pairwise"),
+        ({"scorer": "concat", "normalizer": "softmax1", "attention_dropout": 0.1}, "causal_lm", "pairwise"),
         ({"layer_scorers": ["dot", "additive", "cosine", "dot", "additive", "dot"]}, "causal_lm", "eager"),
     ],
-    ids=["plain", "dropout", "sdpa", "additive", "gaussian", "encoder", "encoder-decoder", "layer-scorers"],
+    ids=["plain", "dropout", "sdpa", "additive", "gaussian", "encoder", "encoder-decoder", "tiles", "sink", "layer-scorers"],
 )
 def test_activations_are_what_autograd_saves(fields: dict, head: str, backend: str) -> None:
     config = AttnKitConfig(**SMALL, **fields)
@@ -76,28 +78,24 @@ def test_recomputation_keeps_the_inputs_of_blocks() -> None:
     assert more == 2 * 32 * (24 * 4 + 8)  # states in fp32 and positions
 
 
+DROPOUT = {"hidden_dropout": 0.1, "attention_dropout": 0.1}
 CASES = [
-    {"architecture": "decoder", "position": "rope", "head": "causal_lm", "backend": "eager", "recompute": "none"},
-    {"architecture": "encoder", "position": "learned", "head": "masked_lm", "backend": "eager", "recompute": "none"},
-    {
-        "architecture": "encoder-decoder",
-        "position": "t5",
-        "head": "seq2seq_lm",
-        "backend": "eager",
-        "recompute": "none",
-    },
+    ({"architecture": "decoder", "position": "rope"}, "causal_lm", "eager"),
+    ({"architecture": "encoder", "position": "learned", **DROPOUT}, "masked_lm", "eager"),
+    ({"architecture": "encoder-decoder", "position": "t5"}, "seq2seq_lm", "eager"),
+    ({"architecture": "decoder", "position": "alibi", "scorer": "additive"}, "causal_lm", "pairwise"),
+    ({"architecture": "encoder", "position": "learned", "scorer": "additive", **DROPOUT}, "masked_lm", "pairwise"),
+    ({"architecture": "encoder-decoder", "position": "t5", "scorer": "additive"}, "seq2seq_lm", "pairwise"),
 ]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 def test_the_peak_is_that_of_real_steps() -> None:
-    cases = []
-    for case in CASES:
-        fields = {name: case[name] for name in ("architecture", "position")}
-        fields |= {"hidden_size": 256, "num_attention_heads": 8, "num_hidden_layers": 2, "vocab_size": 4096}
-        if case["architecture"] == "encoder":
-            fields |= {"hidden_dropout": 0.1, "attention_dropout": 0.1}
-        cases.append({**case, "config": fields, "batch_size": 4, "seq_len": 256})
+    size = {"hidden_size": 256, "num_attention_heads": 8, "num_hidden_layers": 2, "vocab_size": 4096}
+    cases = [
+        {"config": size | fields, "head": head, "backend": backend, "batch_size": 2, "seq_len": 256}
+        for fields, head, backend in CASES
+    ]
     script = Path(__file__).with_name("measured_peak.py")
     done = subprocess.run(
         [sys.executable, script, *map(json.dumps, cases)],
@@ -108,8 +106,7 @@ def test_the_peak_is_that_of_real_steps() -> None:
     )
     assert done.returncode == 0, done.stderr
     for case, measured in zip(cases, map(int, done.stdout.split()), strict=True):
-        chosen = {name: case[name] for name in ("head", "batch_size", "seq_len", "backend", "recompute")}
-        estimate = estimate_memory(AttnKitConfig(**case["config"]), **chosen)
+        estimate = estimate_memory(AttnKitConfig(**case.pop("config")), **case)
         assert estimate.peak == pytest.approx(measured, rel=0.05), case
 
 
