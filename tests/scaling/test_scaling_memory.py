@@ -55,7 +55,18 @@ def saved_bytes(config: AttnKitConfig, head: str, *, backend: str) -> int:
         ({"scorer": "concat", "normalizer": "softmax1", "attention_dropout": 0.1}, "causal_lm", "pairwise"),
         ({"layer_scorers": ["dot", "additive", "cosine", "dot", "additive", "dot"]}, "causal_lm", "eager"),
     ],
-    ids=["plain", "dropout", "sdpa", "additive", "gaussian", "encoder", "encoder-decoder", "tiles", "sink", "layer-scorers"],
+    ids=[
+        "plain",
+        "dropout",
+        "sdpa",
+        "additive",
+        "gaussian",
+        "encoder",
+        "encoder-decoder",
+        "tiles",
+        "sink",
+        "layer-scorers",
+    ],
 )
 def test_activations_are_what_autograd_saves(fields: dict, head: str, backend: str) -> None:
     config = AttnKitConfig(**SMALL, **fields)
