@@ -102,8 +102,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     if said and is_main_process():
-        print(said)
+        speak(said)
     return 0
+
+
+def speak(text: str) -> None:
+    """Print what there is to say; a reader who has seen enough, such as `head`, may close the pipe."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains of it when it ends
 
 
 def answer(arguments: list[str]) -> str:

@@ -6,11 +6,14 @@ Nothing is imported to read them, so that `attnkit pretrain --help` does not wai
 import ast
 import inspect
 import json
+import re
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = Path(__file__).parents[1]
+WORDS = {"None": "null", "bool": "true or false", "float": "number", "str": "text", "dict": "mapping", "list": "list"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +47,7 @@ def read_settings(module: str, name: str) -> Settings:
             settings.sections[declared.target.id] = read_settings(home, ast.unparse(declared.annotation))
         else:
             settings.fields[declared.target.id] = Setting(
-                hint=ast.unparse(hint).replace("None", "null"),
+                hint=words_of(hint),
                 default=default_of(resolve(home, declared.value)[0]) if declared.value else "",
                 doc=string_of(below),
             )
@@ -82,6 +85,29 @@ def resolve(module: str, expression: ast.expr) -> tuple[ast.AST, str]:
     """What an expression stands for if it is a name of attnkit; else itself."""
     found = find(module, expression.id) if isinstance(expression, ast.Name) else None
     return found or (expression, module)
+
+
+def words_of(hint: ast.AST) -> str:
+    """A type in the words in which errors speak of it: `text or list of text`, `cosine or linear`."""
+    match hint:
+        case ast.BinOp(left=left, right=right):
+            return " or ".join(dict.fromkeys([words_of(left), words_of(right)]))
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=names):
+            return " or ".join(default_of(name) for name in (names.elts if isinstance(names, ast.Tuple) else [names]))
+        case ast.Subscript(value=ast.Name(id="list"), slice=inner):
+            return f"list of {words_of(inner)}"
+        case ast.Subscript(value=ast.Name(id="dict")):
+            return "mapping"
+    name = ast.unparse(hint)
+    return WORDS.get(name, name)
+
+
+def registered(family: str) -> list[str]:
+    """The names of the parts of attnkit in a registry, e.g. `scorers`, in alphabetical order."""
+    decorator = re.compile(rf'^@{family}\.register\("(\w+)"\)', flags=re.MULTILINE)
+    return sorted(
+        name for path in PACKAGE.rglob("*.py") for name in decorator.findall(path.read_text(encoding="utf-8"))
+    )
 
 
 def string_of(statement: ast.stmt | None) -> str:

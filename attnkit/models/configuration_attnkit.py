@@ -11,38 +11,7 @@ from attnkit.models.checks import check
 
 @strict
 class AttnKitConfig(PreTrainedConfig):
-    """Shapes and function of a transformer whose attention score is a part by name.
-
-    `scorer` and `position` are names of `attnkit.scorers` and `attnkit.positions`; `scorer_options` and
-    `position_options` are the arguments of those classes. `layer_scorers` gives each layer its own scorer: a list of
-    names, or of one-key mappings from a name to its options, the encoder's layers before the decoder's. `cross_scorer`
-    is the decoder's on the encoder's states (None: the same as `scorer`).
-
-    Sizes. `num_hidden_layers` are those of the encoder where there are two stacks, and `num_decoder_layers` the
-    decoder's. `type_vocab_size` 0 means no token types.
-
-    `two_stream` gives an encoder a second stream of queries, which see places but not the tokens there (Yang 2019).
-
-    Order. `position_counting` says which tokens count where no position ids are given: "attended", those that the
-    attention mask keeps; "all", padding too; "unpadded", those that are not `pad_token_id` (padding is at -1).
-
-    Block. `norm_position` "pre": x + f(norm(x)), "post": norm(x + f(x)); `embedding_norm` and `final_norm` are one more
-    norm before the first and after the last block (None: what the norm's position needs). `parallel_residual`: all
-    parts of a block read its input. `gated_activation`: down(act(gate(x)) ⊙ up(x)). `residual_scale` multiplies what a
-    part adds, `embedding_scale` the token embeddings, `output_scale` the states before the output embedding.
-    `scale_residual_init`: projections onto the residual start smaller by √(parts in the stack).
-
-    Biases. `attention_bias` of queries, keys and values, `attention_output_bias` of the projection after them (None: as
-    those), `mlp_bias` of the feed-forward layer, `output_bias` of the output embedding (None: only in an encoder).
-
-    Dropout. `hidden_dropout` on what each part adds, `embedding_dropout` on the embeddings (None: the same),
-    `attention_dropout` on weights, `activation_dropout` inside the feed-forward layer, `output_dropout` before a label.
-
-    Heads. `pooler`: tanh(linear) of the pooled state; `pooling` chooses that state: the "first" token, the "mean" of
-    the real ones, the "last" real one, or the last "eos" (None: the first with a pooler, else an encoder's mean and a
-    decoder's last). `mlm_transform`: linear, activation, norm before the output embedding of a masked language model.
-    `tie_word_embeddings` uses the input embedding as output embedding, `share_encoder_decoder_embeddings` one input
-    embedding for both stacks.
+    """Shapes and function of a transformer whose attention score is a part by name; each field says what it means.
 
     Raises `UsageError` (a `ValueError`) that names the field, the value and the values allowed.
     """
@@ -51,66 +20,128 @@ class AttnKitConfig(PreTrainedConfig):
     keys_to_ignore_at_inference = ["cache"]
 
     architecture: Literal["encoder", "decoder", "encoder-decoder"] = "decoder"
+    """One stack that reads both ways, one that reads from left to right, or one of each."""
     vocab_size: int = 8192
+    """Rows of the token embedding; a run takes the number of its tokenizer's entries."""
     hidden_size: int = 256
+    """Width of a token's state."""
     num_hidden_layers: int = 4
+    """Blocks; of the encoder where there are two stacks."""
     num_decoder_layers: int | None = None
+    """Blocks of the decoder of an `encoder-decoder`; null for as many as the encoder has."""
     num_attention_heads: int = 4
+    """Heads of queries."""
     num_key_value_heads: int | None = None
+    """Heads of keys and values, each read by a group of query heads; null for one per query head."""
     head_dim: int | None = None
+    """Width of a head; null for `hidden_size` / `num_attention_heads`."""
     intermediate_size: int | None = None
+    """Inner width of the feed-forward layer; null for 4 · `hidden_size`."""
     hidden_act: str = "gelu"
+    """Activation of the feed-forward layer, a name that transformers knows: gelu, relu, silu …"""
     gated_activation: bool = False
+    """down(act(gate(x)) ⊙ up(x)) in the feed-forward layer, rather than down(act(up(x)))."""
     max_position_embeddings: int = 512
+    """Tokens that the model has positions for, or is said to be trained for; a run takes `data.sequence_length`."""
     type_vocab_size: int = 0
+    """Token types, such as first and second text of a pair; 0 for none."""
 
     scorer: str = "scaled_dot"
+    """How a query scores a key, a name of the registry `attnkit.scorers`."""
     scorer_options: dict[str, Any] | None = None
+    """Arguments of the scorer; `help(attnkit.scorers[name])` lists them."""
     layer_scorers: list[str | dict] | None = None
+    """A scorer per layer, encoder first: names, or mappings from one name to its options; null for one for all."""
     cross_scorer: str | None = None
+    """The decoder's scorer on the encoder's states, a name of the registry `attnkit.scorers`; null for `scorer`."""
     cross_scorer_options: dict[str, Any] | None = None
+    """Arguments of `cross_scorer`."""
     normalizer: str = "softmax"
+    """How scores become weights, a name of the registry `attnkit.normalizers`."""
     normalizer_options: dict[str, Any] | None = None
+    """Arguments of the normalizer."""
     pattern: str = "full"
+    """Which tokens may meet, a name of the registry `attnkit.patterns`; a decoder sees no later token in any case."""
     pattern_options: dict[str, Any] | None = None
+    """Arguments of the pattern."""
     layer_patterns: list[str | dict] | None = None
+    """A pattern per layer, encoder first: names, or mappings from one name to its options; null for one for all."""
     sharing: Literal["separate", "key_value", "query_key", "all"] = "separate"
+    """Which projections of a layer are one: none, key and value, query and key, or all three."""
     attend_to_self: bool = True
+    """Whether a token may attend to itself."""
     position: str = "rope"
+    """Where order enters, a name of the registry `attnkit.positions`."""
     position_options: dict[str, Any] | None = None
+    """Arguments of the position."""
     position_counting: Literal["attended", "all", "unpadded"] = "attended"
+    """Which tokens count where no position ids are given: those that the attention mask keeps, all of them, or those
+    that are not `pad_token_id` (padding is at -1)."""
     two_stream: bool = False
+    """A second stream of queries, which see places but not the tokens there (Yang 2019)."""
 
     norm: Literal["layernorm", "rmsnorm", "t5_rmsnorm"] = "layernorm"
+    """Which norm: LayerNorm, RMSNorm, or RMSNorm as T5 rounds it."""
     norm_position: Literal["pre", "post"] = "pre"
+    """`pre`: x + f(norm(x)); `post`: norm(x + f(x))."""
     norm_eps: float = 1e-5
+    """What the norm adds to the variance."""
     embedding_norm: bool | None = None
+    """One more norm before the first block; null for what `norm_position` needs."""
     final_norm: bool | None = None
+    """One more norm after the last block; null for what `norm_position` needs."""
     parallel_residual: bool = False
+    """All parts of a block read its input, rather than each the sum before it."""
     embedding_scale: float | int = 1.0
+    """Factor of the token embeddings."""
     residual_scale: float | int = 1.0
+    """Factor of what a part of a block adds."""
     output_scale: float | int = 1.0
+    """Factor of the states before the output embedding."""
     attention_bias: bool = True
+    """Biases of queries, keys and values."""
     attention_output_bias: bool | None = None
+    """Bias of the projection after them; null for `attention_bias`."""
     mlp_bias: bool = True
+    """Biases of the feed-forward layer."""
     output_bias: bool | None = None
+    """Bias of the output embedding; null for one in an encoder only."""
     hidden_dropout: float | int = 0.0
+    """Dropout of what each part of a block adds."""
     embedding_dropout: float | int | None = None
+    """Dropout of the embeddings; null for `hidden_dropout`."""
     attention_dropout: float | int = 0.0
+    """Dropout of attention weights."""
     activation_dropout: float | int = 0.0
+    """Dropout inside the feed-forward layer."""
     output_dropout: float | int = 0.0
+    """Dropout of the state that a label is read from."""
     initializer_range: float = 0.02
+    """Standard deviation of random weights."""
     scale_residual_init: bool = False
+    """Projections onto the residual start smaller by √(parts in the stack) (Radford 2019)."""
     pooler: bool = False
+    """tanh(linear) of the state that a label is read from."""
     pooling: Literal["first", "mean", "last", "eos"] | None = None
+    """That state: of the first token, the mean of the real ones, of the last real one, or of the last end of text;
+    null for the first with a pooler, else the mean in an encoder and the last in a decoder."""
     mlm_transform: bool = True
+    """linear, activation, norm before the output embedding of a masked language model."""
     tie_word_embeddings: bool = True
+    """The input embedding is the output embedding too."""
     share_encoder_decoder_embeddings: bool = True
+    """One input embedding for both stacks."""
     use_cache: bool = True
+    """Whether generation keeps what it computed of earlier tokens."""
     pad_token_id: int | None = None
+    """Id of the padding; a run takes its tokenizer's, as for the next two."""
     bos_token_id: int | None = None
+    """Id that begins a text."""
     eos_token_id: int | list[int] | None = None
+    """Id, or ids, that end a text."""
     decoder_start_token_id: int | None = None
+    """Id that the decoder of an `encoder-decoder` starts from; null for that which begins a text, or else the
+    padding."""
 
     def __post_init__(self, **kwargs: Any) -> None:
         self.is_encoder_decoder = self.architecture == "encoder-decoder"

@@ -2,19 +2,26 @@
 
 import re
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+import attnkit
+from attnkit.cli import VERBS
 from attnkit.config.help import help_text
 from attnkit.config.load import load
 from attnkit.config.runs import FinetuneRun, ModelConfig, PretrainRun, TokenizerRun, keys_of
 from attnkit.config.save import save, to_text
+from attnkit.config.source import read_settings
 from attnkit.files import strict_yaml
 from attnkit.files.saved import run_folder
 from attnkit.training.settings import TrainingConfig
 
 RUNS = [PretrainRun, FinetuneRun, TokenizerRun]
+OF_VERBS = [vars(import_module(verb.run[0]))[verb.run[1]] for verb in VERBS.values()]
+FAMILIES = {"model.scorer": "scorers", "model.normalizer": "normalizers", "model.pattern": "patterns"}
+FAMILIES |= {"model.position": "positions", "objective.name": "objectives", "task.name": "tasks"}
 
 
 @pytest.mark.parametrize("run_class", RUNS)
@@ -63,17 +70,39 @@ def test_the_saved_run_is_found_from_its_model_and_its_checkpoints(tmp_path: Pat
     assert run_folder(run) is None
 
 
-@pytest.mark.parametrize("run_class", RUNS)
+@pytest.mark.parametrize("run_class", OF_VERBS)
 def test_help_lists_every_key(run_class: type) -> None:
     text = help_text(run_class.__module__, run_class.__qualname__, usage="attnkit verb")
-    listed = re.findall(r"^  --([\w.]+) ", text, flags=re.MULTILINE)
+    listed = re.findall(r"^  --([\w.]+)  \(", text, flags=re.MULTILINE)
     assert sorted(listed) == sorted(keys_of(run_class))
+
+
+@pytest.mark.parametrize("run_class", OF_VERBS)
+def test_help_says_what_every_key_means(run_class: type) -> None:
+    run = read_settings(run_class.__module__, run_class.__qualname__)
+    silent = [name for name, setting in run.fields.items() if not setting.doc]
+    for section, settings in run.sections.items():
+        silent += [f"{section}.{name}" for name, setting in settings.fields.items() if not setting.doc]
+    assert not silent
+
+
+@pytest.mark.parametrize(("key", "family"), FAMILIES.items(), ids=list(FAMILIES))
+def test_help_names_the_parts_of_a_registry(key: str, family: str) -> None:
+    run_class = FinetuneRun if key == "task.name" else PretrainRun
+    text = help_text(run_class.__module__, run_class.__qualname__, usage="attnkit verb")
+    said = re.search(rf"^  --{re.escape(key)}  \(.*\n((?: {{8}}.*\n)+)", text, flags=re.MULTILINE)[1]
+    own = {
+        name for name in getattr(attnkit, family) if getattr(attnkit, family)[name].__module__.startswith("attnkit.")
+    }
+    assert own
+    assert own <= set(re.findall(r"\w+", said))
 
 
 def test_help_gives_type_default_and_meaning() -> None:
     text = help_text("attnkit.config.runs", "PretrainRun", usage="attnkit pretrain")
-    assert "\n  --training.learning_rate  (float = 0.001)\n        Peak learning rate.\n" in text
-    assert "\n  --model.scorer  (str = scaled_dot)\n" in text
-    assert "\n  --data.source  (str | list[str] = python-docs)\n" in text
-    assert "\n  --imports  (list[str] = [])\n" in text
-    assert "  --training.schedule  (Literal['cosine', 'linear'" in text
+    assert "\n  --training.learning_rate  (number = 0.001)\n        Peak learning rate.\n" in text
+    assert "\n  --model.scorer  (text = scaled_dot)\n        How a query scores a key" in text
+    assert "\n  --model.head_dim  (int or null = null)\n" in text
+    assert "\n  --data.source  (text or list of text = python-docs)\n" in text
+    assert "\n  --imports  (list of text = [])\n" in text
+    assert "  --training.schedule  (cosine or linear" in text
