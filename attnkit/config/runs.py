@@ -10,6 +10,7 @@ from attnkit.data.sources import DataConfig
 from attnkit.data.tokenizer import TokenizerConfig
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.tasks.base import TaskConfig
+from attnkit.tasks.examples import ExamplesConfig
 from attnkit.training.settings import TrainingConfig
 from attnkit.training.tracking import TrackingConfig
 
@@ -52,7 +53,7 @@ class FinetuneRun:
 
     model: ModelConfig = field(default_factory=ModelConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
-    data: DataConfig = field(default_factory=DataConfig)
+    data: ExamplesConfig = field(default_factory=ExamplesConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)

@@ -112,7 +112,7 @@ def read_rows(source: str | list[str], *, columns: Mapping[str, str], data: Data
         if entry == PYTHON_DOCS:
             yield from _python_docs(columns)
             continue
-        paths = _paths(entry)
+        paths = paths_of(entry)
         if paths is None:
             yield from _hub_rows(entry, columns=columns, data=data)
             continue
@@ -193,7 +193,7 @@ def _documents(train: pa.Table, held_out: pa.Table, *, duplicates: int) -> Docum
     return Documents(train=datasets.Dataset(train), held_out=datasets.Dataset(held_out), duplicates=duplicates)
 
 
-def _paths(entry: str) -> list[Path] | None:
+def paths_of(entry: str) -> list[Path] | None:
     """The files that an entry of a source stands for; None for the name of a hub dataset."""
     if not entry.strip():
         raise UsageError(f"data.source: has an empty entry; {LOCAL_REMEDY}")

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
-from datasets import Dataset
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from attnkit.config.runs import FinetuneRun
 from attnkit.data.tokenizer import load_tokenizer, train_tokenizer
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, nearest
 from attnkit.models import AttnKitConfig
+from attnkit.recipes.card import write_card
 from attnkit.recipes.folder import (
     LOSS_CURVE,
     MODEL,
@@ -25,14 +25,15 @@ from attnkit.recipes.folder import (
     save_result,
     tokenizer_path,
 )
+from attnkit.recipes.judge import Judged, judge, make_rows, plot_report, say_figures, write_predictions
 from attnkit.recipes.model import build_model
-from attnkit.tasks import Task, tasks
+from attnkit.tasks import Example, Task, load_examples, make_task
+from attnkit.tasks.rows import IGNORED, Row
 from attnkit.training.checkpoint import load_weights
-from attnkit.training.evaluation import Metrics, evaluate_loss
 from attnkit.training.launch import make_accelerator, on_main
 from attnkit.training.loop import TrainResult, train
 from attnkit.training.plot import plot_loss
-from attnkit.training.run_folder import LOG, check_output_folder
+from attnkit.training.run_folder import LOG, PREDICTIONS, REPORT, check_output_folder
 from attnkit.training.tracking import Tracker
 
 SAME_RUN = ("model", "tokenizer", "data", "task")  # sections that may not change when a run goes on
@@ -46,8 +47,11 @@ class Prepared:
     task: Task
     tokenizer: PreTrainedTokenizerBase
     model: PreTrainedModel
-    train_rows: Dataset
-    held_out_rows: Dataset
+    examples: dict[str, list[Example]]
+    """By split: `train`, `held_out` and perhaps `test`."""
+    rows: dict[str, list[Row]]
+    dropped: int
+    """Training rows that are left out, as they have nothing to predict."""
 
     @property
     def folder(self) -> Path:
@@ -57,45 +61,47 @@ class Prepared:
 def finetune(run: FinetuneRun) -> str:
     """Train a model for a task and return what there is to say of it.
 
-    The model is the one at `model.path`, or has random weights where that is null. The folder `training.output_dir`
-    then holds `model/`, which `transformers.pipeline` runs after `import attnkit`, and `summary.json`, `loss.png`,
-    `log.jsonl`, `config.yaml` and `checkpoints/`. Raises `UsageError` for whatever is wrong with the run, the examples
-    or the folder.
+    The model is the one at `model.path`, or has random weights where that is null; what is saved and judged in the end
+    are the weights that were best by `training.best_metric`. The folder `training.output_dir` then holds `model/`,
+    which `transformers.pipeline` runs after `import attnkit`, `predictions/` with a file per split, `report.png`,
+    `summary.json`, `loss.png`, `log.jsonl`, `config.yaml` and `checkpoints/`. Raises `UsageError` for whatever is wrong
+    with the run, the examples or the folder.
     """
     training = run.training
     accelerator = make_accelerator(
         num_processes=training.num_processes, trackers=run.tracking.trackers, output_dir=training.output_dir
     )
     prepared = prepare(run, accelerator)
-    task, collate = prepared.task, prepared.task.collator(prepared.tokenizer)
-    on_main(accelerator, lambda: open_run(prepared.run, prepared.tokenizer))
+    task, tokenizer = prepared.task, prepared.tokenizer
+    on_main(accelerator, lambda: open_run(prepared.run, tokenizer))
 
-    def evaluate(model: nn.Module) -> dict[str, float]:
-        return evaluate_loss(
+    def judge_split(split: str, model: nn.Module) -> Judged:
+        return judge(
             model,
-            prepared.held_out_rows,
-            collate=collate,
+            task,
+            examples=prepared.examples[split],
+            rows=prepared.rows[split],
+            tokenizer=tokenizer,
             batch_size=training.per_device_batch_size,
             accelerator=accelerator,
-            metrics=Metrics(outcomes=task.outcomes, score=task.score),
         )
 
     with Tracker(training.output_dir, tracking=run.tracking, accelerator=accelerator, run=asdict(run)) as tracker:
         result = train(
             prepared.model,
-            prepared.train_rows,
-            collate=collate,
+            prepared.rows["train"],
+            collate=task.collator(tokenizer),
             training=training,
             accelerator=accelerator,
             tracker=tracker,
-            evaluate=evaluate,
+            evaluate=lambda model: judge_split("held_out", model).figures,
         )
     said = f"stopped at step {result.steps}: the same command with --resume goes on"
     if not result.interrupted:
-        if result.stopped_early and result.best_checkpoint is not None:
+        if result.best_checkpoint is not None:
             load_weights(prepared.model, result.best_checkpoint)
-        figures = evaluate(prepared.model.eval())
-        said = on_main(accelerator, lambda: finish(prepared, result, figures=figures))
+        judged = {split: judge_split(split, prepared.model.eval()) for split in prepared.rows if split != "train"}
+        said = on_main(accelerator, lambda: finish(prepared, result, judged=judged))
     accelerator.end_training()
     return said
 
@@ -107,38 +113,71 @@ def prepare(run: FinetuneRun, accelerator: Accelerator) -> Prepared:
         accelerator,
         lambda: check_output_folder(training.output_dir, resume=training.resume, overwrite=training.overwrite),
     )
-    task = tasks[run.task.name](run.task, data=run.data)
-    tokenizer = get_tokenizer(run, task, accelerator=accelerator)
+    task = make_task(run.task, run.data)
+    check_best_metric(run, task)
+    examples = load_examples(task, run.data)
+    tokenizer = get_tokenizer(run, task, texts=task.texts(examples["train"]), accelerator=accelerator)
     set_seed(training.seed)
+    # Pad ids are the tokenizer's, since not every model that is loaded has one.
+    head = {**task.head_config(), "pad_token_id": tokenizer.pad_token_id}
     model = build_model(
         run.model,
         auto_class=task.auto_class,
         tokenizer=tokenizer,
         sequence_length=length,
-        head={**task.head_config(), "pad_token_id": tokenizer.pad_token_id},
+        head=None if task.is_generated else head,
     )
+    model.config.pad_token_id = tokenizer.pad_token_id
+    task.prepare_model(model, examples["train"])
+    rows = {
+        split: make_rows(task, members, tokenizer=tokenizer, config=model.config, sequence_length=length)
+        for split, members in examples.items()
+    }
+    useful = [row for row in rows["train"] if predicts(row)]
+    dropped = len(rows["train"]) - len(useful)
+    if not useful:
+        raise UsageError("data.sequence_length: no training row has a label to predict: raise it, or shorten the texts")
     prepared = Prepared(
         run=resolve(run, model),
         task=task,
         tokenizer=tokenizer,
         model=model,
-        train_rows=task.encode(task.train, tokenizer, max_length=length),
-        held_out_rows=task.encode(task.held_out, tokenizer, max_length=length),
+        examples=examples,
+        rows=rows | {"train": useful},
+        dropped=dropped,
     )
     if training.resume:
         on_main(accelerator, lambda: check_same_run(prepared.run, sections=SAME_RUN))
     return prepared
 
 
-def get_tokenizer(run: FinetuneRun, task: Task, *, accelerator: Accelerator) -> PreTrainedTokenizerBase:
-    """The tokenizer of the run, or one trained on the examples; it can pad, and cuts texts at `data.sequence_length`.
+def predicts(row: Row) -> bool:
+    """Whether a row has anything to predict."""
+    labels = row.get("labels")
+    return not isinstance(labels, list) or any(label != IGNORED for label in labels)
+
+
+def check_best_metric(run: FinetuneRun, task: Task) -> None:
+    """Raise `UsageError` for a `training.best_metric` that is not measured, and for one whose worst would be kept."""
+    name, mode = run.training.best_metric, run.training.best_mode
+    modes = {"loss": "min"} | {key: metric.mode for key, (metric, _) in task.metrics().items()}
+    if name not in modes:
+        raise UsageError(f"training.best_metric: this run has no metric {name!r}: {nearest(name, modes)}")
+    if mode != modes[name]:
+        raise UsageError(f"training.best_mode: {mode!r} would keep the worst {name}: set it to {modes[name]!r}")
+
+
+def get_tokenizer(
+    run: FinetuneRun, task: Task, *, texts: list[str], accelerator: Accelerator
+) -> PreTrainedTokenizerBase:
+    """The tokenizer of the run, or one trained on `texts`; it can pad, and cuts texts at `data.sequence_length`.
 
     Raises `UsageError` for a tokenizer that has neither a token to pad with nor one that ends a text.
     """
     path = tokenizer_path(run)
     tokenizer: PreTrainedTokenizerBase
     if path is None:
-        tokenizer = on_main(accelerator, lambda: train_tokenizer(task.texts(), run.tokenizer))
+        tokenizer = on_main(accelerator, lambda: train_tokenizer(texts, run.tokenizer))
     else:
         tokenizer = load_tokenizer(path)
     if tokenizer.pad_token_id is None and tokenizer.eos_token_id is None:
@@ -146,21 +185,28 @@ def get_tokenizer(run: FinetuneRun, task: Task, *, accelerator: Accelerator) -> 
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.model_max_length = run.data.sequence_length
+    task.prepare_tokenizer(tokenizer)
     return tokenizer
 
 
-def finish(prepared: Prepared, result: TrainResult, *, figures: dict[str, float]) -> str:
-    """Save the model, the summary and the loss curve, and return what there is to say."""
-    folder, summary = prepared.folder, summarize(prepared, result, figures=figures)
+def finish(prepared: Prepared, result: TrainResult, *, judged: dict[str, Judged]) -> str:
+    """Save the model, its predictions, the summary and the pictures, and return what there is to say."""
+    folder, task = prepared.folder, prepared.task
+    summary = summarize(prepared, result, judged=judged)
     save_result(folder, prepared.model, tokenizer=prepared.tokenizer, summary=summary)
-    plot_loss(folder / LOG, folder / LOSS_CURVE, unit="nats per example")
+    write_card(folder / MODEL, summary)
+    for split, found in judged.items():
+        path = folder / PREDICTIONS / f"{split}.jsonl"
+        write_predictions(path, task, examples=found.examples, answers=found.answers)
+    plot_report(folder / REPORT, task, judged["held_out"])
+    plot_loss(folder / LOG, folder / LOSS_CURVE, unit="nats per label")
     return say(summary)
 
 
-def summarize(prepared: Prepared, result: TrainResult, *, figures: dict[str, float]) -> dict[str, Any]:
+def summarize(prepared: Prepared, result: TrainResult, *, judged: dict[str, Judged]) -> dict[str, Any]:
     """What is worth knowing of a finished run, in the form of `summary.json`."""
-    model, task = prepared.model, prepared.task
-    return {
+    model, task, examples = prepared.model, prepared.task, prepared.examples
+    summary: dict[str, Any] = {
         "model": str(prepared.folder / MODEL),
         "model_type": model.config.model_type,
         "scorer": model.config.scorer if isinstance(model.config, AttnKitConfig) else None,
@@ -168,33 +214,56 @@ def summarize(prepared: Prepared, result: TrainResult, *, figures: dict[str, flo
         "started_from": prepared.run.model.path,
         "task": prepared.run.task.name,
         "predicts": task.describe(),
-        "examples": {"train": len(task.train), "held_out": len(task.held_out)},
+        "examples": {split: len(members) for split, members in examples.items()},
+        "notes": notes(prepared),
         "steps": result.steps,
+        "best_step": result.best_step,
         "tokens_seen": result.tokens_seen,
         "seconds": round(result.seconds, 1),
-        "held_out": figures,
-        "baseline": task.baseline(),
+        "baseline": task.baseline(examples["train"], examples["held_out"]),
         "guess": task.guess,
+        "intervals": {},
+        "predictions": str(prepared.folder / PREDICTIONS),
+        "report": str(prepared.folder / REPORT),
         "loss_curve": str(prepared.folder / LOSS_CURVE),
     }
+    for split, found in judged.items():
+        summary[split] = found.figures
+        summary["intervals"][split] = task.intervals(found.examples, found.answers)
+    return summary
+
+
+def notes(prepared: Prepared) -> dict[str, list[str]]:
+    """What of the examples of each split is not read, in words."""
+    length = prepared.run.data.sequence_length
+    said = {split: prepared.task.notes(rows, sequence_length=length) for split, rows in prepared.rows.items()}
+    if prepared.dropped:
+        said["train"].append(f"{prepared.dropped:,} examples were dropped: nothing that is to be predicted fits in")
+    return said
 
 
 def say(summary: dict[str, Any]) -> str:
     """The summary for people."""
     kind = f"{summary['scorer']} scorer, " if summary["scorer"] else ""
-    examples, baseline = summary["examples"], summary["baseline"]
-    figures = ", ".join(
-        f"{name} {value:.4f}" + (f" ({summary['guess']}: {baseline[name]:.4f})" if name in baseline else "")
-        for name, value in summary["held_out"].items()
-    )
+    examples, names = summary["examples"], {"train": "to train on", "held_out": "held out", "test": "to test"}
     lines = {
         "model": f"{summary['model_type']}, {kind}{summary['parameters']:,} parameters",
         "started from": summary["started_from"] or "random weights",
         "task": f"{summary['task']}, {summary['predicts']}",
-        "examples": f"{examples['train']:,} to train on, {examples['held_out']:,} held out",
+        "examples": ", ".join(f"{count:,} {names[split]}" for split, count in examples.items()),
+        **{f"cut, {split.replace('_', '-')}": "; ".join(said) for split, said in summary["notes"].items()},
         "training": f"{summary['tokens_seen']:,} tokens seen, {summary['steps']:,} steps, {summary['seconds']:,.0f} s",
-        "held-out": figures,
+        "held-out": say_figures(
+            summary["held_out"],
+            summary["intervals"]["held_out"],
+            baseline=summary["baseline"],
+            guess=summary["guess"],
+        ),
+        "test": "test" in summary
+        and say_figures(summary["test"], summary["intervals"]["test"], baseline={}, guess=summary["guess"]),
         "saved": summary["model"],
+        "predictions": summary["predictions"],
+        "report": summary["report"],
         "loss curve": summary["loss_curve"],
     }
-    return "\n".join(f"{name:<14}{line}" for name, line in lines.items())
+    return "\n".join(f"{name:<15}{line}" for name, line in lines.items() if line)

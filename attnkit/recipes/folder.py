@@ -80,8 +80,9 @@ def open_run(run: Run, tokenizer: PreTrainedTokenizerBase) -> None:
     """
     training, folder = run.training, Path(run.training.output_dir)
     starting_points = [("model.path", run.model.path), ("tokenizer.path", run.tokenizer.path)]
-    for key, paths in (("data.source", run.data.source), ("data.held_out_source", run.data.held_out_source)):
-        starting_points += [(key, path) for path in ([paths] if isinstance(paths, str) else paths or [])]
+    for key, paths in vars(run.data).items():
+        if key.endswith("source"):
+            starting_points += [(f"data.{key}", path) for path in ([paths] if isinstance(paths, str) else paths or [])]
     for key, path in starting_points:
         if training.overwrite and path is not None and Path(path).resolve().is_relative_to(folder.resolve()):
             raise UsageError(f"training.overwrite: {folder} holds {key}: choose another training.output_dir")

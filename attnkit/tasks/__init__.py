@@ -9,10 +9,36 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 
 from attnkit.registry import C
-from attnkit.tasks.base import Task, TaskConfig, tasks
-from attnkit.tasks.classification import Classification
+from attnkit.tasks import metrics_of_labels, metrics_of_texts  # register themselves
+from attnkit.tasks.base import Answer, Task, TaskConfig, make_task, tasks
+from attnkit.tasks.classification import Classification, MultiLabel, Regression
+from attnkit.tasks.examples import Example, ExamplesConfig, load_examples
+from attnkit.tasks.instruction import Instruction
+from attnkit.tasks.multiple_choice import MultipleChoice
+from attnkit.tasks.question_answering import QuestionAnswering
+from attnkit.tasks.sequence_to_sequence import SequenceToSequence
+from attnkit.tasks.token_classification import TokenClassification
 
-__all__ = ["Classification", "Task", "TaskConfig", "tasks"]
+__all__ = [
+    "Answer",
+    "Classification",
+    "Example",
+    "ExamplesConfig",
+    "Instruction",
+    "MultiLabel",
+    "MultipleChoice",
+    "QuestionAnswering",
+    "Regression",
+    "SequenceToSequence",
+    "Task",
+    "TaskConfig",
+    "TokenClassification",
+    "load_examples",
+    "make_task",
+    "metrics_of_labels",
+    "metrics_of_texts",
+    "tasks",
+]
 
 
 class RegistryPackage(ModuleType):

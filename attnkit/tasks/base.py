@@ -1,18 +1,25 @@
-"""What a task is: how rows become tensors, which head reads them, which figures judge it."""
+"""What a task is: how an example becomes rows of tensors, which head reads them, which metrics judge what it says."""
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from datasets import Dataset
-from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+import numpy as np
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from attnkit.data.sources import DataConfig
+from attnkit.errors import UsageError, nearest
+from attnkit.models.checks import option_problems
 from attnkit.registry import Registry
+from attnkit.tasks.examples import Example, ExamplesConfig
+from attnkit.tasks.fields import Field
+from attnkit.tasks.metrics import Metric, interval, metrics
+from attnkit.tasks.rows import Collator, Padding, Row
 
-Collator = Callable[[list[dict[str, Any]]], dict[str, Tensor]]
+Answer = dict[str, Any]
+"""What a model says to one example: `prediction`, perhaps its `probability`, and what else a metric reads."""
 
 
 @dataclass(kw_only=True)
@@ -25,59 +32,174 @@ class TaskConfig:
     """The column that holds what is to be predicted."""
     text_pair_column: str | None = None
     """The column of a second text, for tasks about pairs of texts: the model reads both in one row."""
+    label_names: list[str] | None = None
+    """Names of labels that are stored as whole numbers from 0; without it the numbers are their names."""
+    metrics: list[str] | None = None
+    """What is measured, besides the loss; without it what is usual for the task."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the task's class, such as `num_beams`; `help(attnkit.tasks[name])` says which."""
 
 
 class Task(ABC):
-    """One fine-tuning task: it reads its examples once, when it is made, and refuses what cannot be trained on.
+    """One fine-tuning task. It knows the columns of its examples, and after `learn` or `restore` all that they teach.
 
-    `train` and `held_out` are the examples, checked, in the order of their source.
-
-    Raises `UsageError` for missing columns, empty rows, and whatever else the task cannot use.
+    An example is a dictionary by role (`text`, `label`, …), as `fields` read it from its columns; an example whose
+    answer is asked for lacks the fields that are answers. Raises `UsageError` for options that cannot be.
     """
 
     auto_class: ClassVar[Any]
     """The Auto class of the head, e.g. `AutoModelForSequenceClassification`."""
-
+    judged: ClassVar[dict[str, str]]
+    """The kinds of answers that the task gives (see `Metric.judges`), each with the key of an `Answer` that has it."""
+    usual_metrics: ClassVar[tuple[str, ...]]
     guess: ClassVar[str]
     """What the baseline predicts, in a few words, e.g. "majority class"."""
+    is_generated: ClassVar[bool] = False
+    """Whether predictions are texts that the model writes."""
 
-    train: Dataset
-    held_out: Dataset
+    def __init__(self, task: TaskConfig, data: ExamplesConfig) -> None:
+        self.task, self.data = task, data
+        self.metric_names = list(self.usual_metrics if task.metrics is None else task.metrics)
+
+    # ------------------------------------------------------------------------------------------------ examples
 
     @abstractmethod
-    def __init__(self, task: TaskConfig, *, data: DataConfig) -> None: ...
+    def fields(self) -> dict[str, Field]:
+        """Which column is read for each role, and how."""
+
+    def check(self, example: Example) -> Iterator[str]:
+        """What is wrong with one example as a whole, e.g. a span that lies outside the text."""
+        return iter(())
+
+    def key(self, example: Example) -> str:
+        """Examples with equal keys stay on one side when examples are held out."""
+        return json.dumps([value for role, value in example.items() if not self.fields()[role].is_answer])
+
+    def stratum(self, example: Example) -> str:
+        """Of each stratum the same part is held out."""
+        return ""
+
+    def texts(self, examples: Sequence[Example]) -> list[str]:
+        """All texts of some examples, for a tokenizer to be trained on."""
+        return [value for it in examples for role, value in it.items() if role in ("text", "text_pair")]
+
+    def learn(self, train: Sequence[Example]) -> Iterator[str]:
+        """Take from the training examples what the task has to know, and yield what makes them useless."""
+        return iter(())
+
+    def unknown(self, examples: Sequence[Example], *, setting: str) -> Iterator[str]:
+        """What is in these examples that the training examples do not know; `setting` gives their source."""
+        return iter(())
+
+    def restore(self, config: PreTrainedConfig) -> None:
+        """Take what `learn` found out from the config of a model that was saved with it."""
+        return
+
+    # --------------------------------------------------------------------------------------------------- model
+
+    def head_config(self) -> dict[str, Any]:
+        """Fields of the model's config that the head needs; they are saved with the model."""
+        return {}
+
+    def prepare_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Give the tokenizer what the task needs, or raise `UsageError` if it cannot have it."""
+        return
+
+    def prepare_model(self, model: PreTrainedModel, train: Sequence[Example]) -> None:
+        """Give the model what the task needs, or raise `UsageError` if it cannot have it."""
+        return
 
     @abstractmethod
     def describe(self) -> str:
         """What is predicted, in a few words, e.g. "one of 3 classes"."""
 
-    @abstractmethod
-    def texts(self) -> list[str]:
-        """All texts of the training examples, for a tokenizer to be trained on."""
+    # ---------------------------------------------------------------------------------------------------- rows
 
     @abstractmethod
-    def head_config(self) -> dict[str, Any]:
-        """Fields of the model's config that the head needs; they are saved with the model."""
+    def encode(self, examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> list[Row]:
+        """Examples -> rows of at most `max_length` token ids, in their order; see `rows.Row`."""
 
-    @abstractmethod
-    def encode(self, examples: Dataset, tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> Dataset:
-        """Examples -> rows of at most `max_length` token ids with their labels, one per example and in their order."""
+    def notes(self, rows: Sequence[Row], *, sequence_length: int) -> list[str]:
+        """What of the examples is not read, in words."""
+        cut = sum(row["cut"] for row in rows)
+        said = f"{cut:,} of {len(rows):,} texts are longer than data.sequence_length: {sequence_length} and were cut"
+        return [said] if cut else []
 
-    @abstractmethod
     def collator(self, tokenizer: PreTrainedTokenizerBase) -> Collator:
         """Rows -> batch, padded to its longest row; labels that count for nothing are -100."""
+        return Padding(tokenizer)
 
     @abstractmethod
-    def outcomes(self, rows: list[Any], *, batch: dict[str, Any], output: Any, model: Any) -> list[Any]:
-        """What the head says of a batch, and what is true: one item per row, plain numbers that `score` reads."""
+    def outcomes(self, rows: list[Row], *, batch: dict[str, Any], output: Any, model: PreTrainedModel) -> list[Any]:
+        """What the head says of a batch, one item per row: plain numbers and texts that `answers` reads."""
+
+    def answers(self, examples: Sequence[Example], *, rows: Sequence[Row], outcomes: Sequence[Any]) -> list[Answer]:
+        """The outcomes of all rows as one answer to each example."""
+        return list(outcomes)
+
+    # ------------------------------------------------------------------------------------------------- metrics
 
     @abstractmethod
-    def score(self, outcomes: list[Any]) -> dict[str, float]:
-        """The metrics, by name, of the outcomes of all held-out rows in their order."""
+    def gold(self, example: Example) -> Any:
+        """What is true of an example, in the form of a prediction (or of what a metric compares with one)."""
 
-    @abstractmethod
-    def baseline(self) -> dict[str, float]:
-        """The metrics, by name, of a guess that reads no text."""
+    def names(self) -> list[str]:
+        """The names of the classes, for metrics that need them."""
+        return []
+
+    def metrics(self) -> dict[str, tuple[Metric, str]]:
+        """The metrics by name, each with the key of the answers that it judges. Raises `UsageError` for unfit ones."""
+        chosen = {}
+        for name in self.metric_names:
+            kinds = [kind for kind in self.judged if name in metrics and kind in metrics[name].judges]
+            if not kinds:
+                fit = [known for known, metric in metrics.items() if set(metric.judges) & self.judged.keys()]
+                raise UsageError(f"task.metrics: no metric {name!r} for task {self.task.name!r}: {nearest(name, fit)}")
+            chosen[name] = (metrics[name](kind=kinds[0], names=self.names()), self.judged[kinds[0]])
+        return chosen
+
+    def score(self, examples: Sequence[Example], answers: Sequence[Answer]) -> dict[str, float]:
+        """The metrics, by name, of the answers to all examples; without those that judge what no answer holds."""
+        figures: dict[str, float] = {}
+        for metric, key in self.metrics().values():
+            if key in answers[0]:
+                predictions, references = [answer[key] for answer in answers], list(map(self.gold, examples))
+                figures |= metric.compute(predictions=predictions, references=references)
+        return figures
+
+    def intervals(self, examples: Sequence[Example], answers: Sequence[Answer]) -> dict[str, tuple[float, float]]:
+        """The bootstrap interval of each metric, by name; see `metrics.interval`."""
+        found = {}
+        for name, (metric, key) in self.metrics().items():
+            predictions, references = [answer[key] for answer in answers], list(map(self.gold, examples))
+            found[name] = interval(metric, np.asarray(metric.statistics(predictions, references), dtype=float))
+        return found
+
+    def guesses(self, train: Sequence[Example], examples: Sequence[Example]) -> list[Any]:
+        """Predictions that read no text: what most training examples have."""
+        ((most_common, _),) = Counter(json.dumps(self.gold(example)) for example in train).most_common(1)
+        return [json.loads(most_common)] * len(examples)
+
+    def baseline(self, train: Sequence[Example], examples: Sequence[Example]) -> dict[str, float]:
+        """The metrics, by name, of the guesses."""
+        return self.score(examples, [{"prediction": guess} for guess in self.guesses(train, examples)])
 
 
 tasks: Registry[Task] = Registry("task")
+
+
+def make_task(task: TaskConfig, data: ExamplesConfig) -> Task:
+    """The task that a run names. Raises `UsageError` for unknown tasks, options and metrics."""
+    task_class = tasks[task.name]
+    problems = [problem for key, value in task.options.items() for problem in option_problems(task_class, key, value)]
+    if problems:
+        raise UsageError("\n".join(f"task.options: {problem}" for problem in problems))
+    made = task_class(task, data, **task.options)
+    made.metrics()
+    settings_of: dict[str, list[str]] = {}
+    for it in made.fields().values():
+        settings_of.setdefault(it.column, []).append(it.setting)
+    for name, settings in settings_of.items():
+        if len(settings) > 1:
+            raise UsageError(f"{' and '.join(settings)} name the same column, {name!r}; give each its own")
+    return made

@@ -1,93 +1,156 @@
-"""Labelled examples: the rows of `data.source` as text, checked and split into train and held-out."""
+"""Examples: the rows of `data.source` and its like, read for a task, all their faults said at once, and split."""
 
+import random
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-
-from datasets import Dataset
+from typing import TYPE_CHECKING, Any
 
 from attnkit.data import python_docs
 from attnkit.data.readers import Row
-from attnkit.data.sources import PYTHON_DOCS, DataConfig, read_rows, text_of
+from attnkit.data.sources import PYTHON_DOCS, DataConfig, paths_of, read_rows
 from attnkit.errors import UsageError
+from attnkit.tasks.fields import Field
 from attnkit.tasks.splits import stratified_split
 
-SHOWN = 5  # places that an error names
+if TYPE_CHECKING:
+    from attnkit.tasks.base import Task
+
+Example = dict[str, Any]
+
+SHOWN = 3  # places that an error names
+LINES = 20  # errors of one source
 
 
-@dataclass(frozen=True, kw_only=True)
-class Column:
-    """A column of the source: its name there, and the setting that gives it."""
+@dataclass(kw_only=True)
+class ExamplesConfig(DataConfig):
+    """The examples of a fine-tuning run."""
 
-    name: str
-    setting: str
+    test_source: str | list[str] | None = None
+    """Examples that are judged once, after training."""
+    max_train_samples: int | None = None
+    """Examples to train on at most; the others are left out by lot."""
+    max_held_out_samples: int | None = None
+    """Held-out examples at most; the others are left out by lot."""
 
 
-def read_examples(data: DataConfig, *, columns: Mapping[str, Column]) -> tuple[Dataset, Dataset]:
-    """Train and held-out examples. `columns` says which column of the source becomes `text`, `label` and so on.
+def load_examples(task: "Task", data: ExamplesConfig) -> dict[str, list[Example]]:
+    """The examples by split, from which the task has learnt: `train`, `held_out` and, if there is a source, `test`.
 
-    Every value is text and holds more than white space; labels may be stored as whole numbers or booleans too. Without
-    `data.held_out_source`, `data.held_out_fraction` of the texts of each label is held out.
-
-    Raises `UsageError` for a column that is missing or named twice, and for rows without text or label (naming some).
+    Without `data.held_out_source`, `data.held_out_fraction` of each stratum is held out. Raises one `UsageError` with a
+    line for every fault of every file: whatever cannot be read, examples that the task refuses, labels that no training
+    example has.
     """
-    settings_of: dict[str, list[str]] = {}
-    for column in columns.values():
-        settings_of.setdefault(column.name, []).append(column.setting)
-    for name, settings in settings_of.items():
-        if len(settings) > 1:
-            raise UsageError(f"{' and '.join(settings)} name the same column, {name!r}; give each its own")
-    examples = read(data.source, data=data, columns=columns)
-    if data.held_out_source is not None:
-        return examples, read(data.held_out_source, data=data, columns=columns)
-    if not 0 < data.held_out_fraction < 1:
-        raise UsageError(f"data.held_out_fraction: got {data.held_out_fraction}; it has to lie between 0 and 1")
-    train, held_out = stratified_split(
-        examples["text"][:], examples["label"][:], fraction=data.held_out_fraction, seed=data.seed
-    )
-    if not held_out:
-        raise UsageError(
-            "data.source: no label has two different texts, so none can be held out; give data.held_out_source"
-        )
-    return examples.select(train), examples.select(held_out)
+    sources = {"data.source": data.source, "data.held_out_source": data.held_out_source}
+    sources["data.test_source"] = data.test_source
+    read, problems = {}, []
+    for setting, source in sources.items():
+        if source is not None:
+            read[setting], faults = read_examples(source, task=task, data=data)
+            problems += faults
+    if "data.held_out_source" in read:
+        train, held_out = read["data.source"], read["data.held_out_source"]
+    else:
+        train, held_out = split(read["data.source"], task=task, data=data, problems=problems)
+    if train:
+        problems += task.learn(train)
+        for setting, examples in {
+            "data.held_out_source": held_out,
+            "data.test_source": read.get("data.test_source"),
+        }.items():
+            problems += task.unknown(examples or [], setting=setting)
+    if problems:
+        raise UsageError("\n".join(problems))
+    splits = {
+        "train": sample(train, data.max_train_samples, seed=data.seed),
+        "held_out": sample(held_out, data.max_held_out_samples, seed=data.seed),
+    }
+    return splits | ({"test": read["data.test_source"]} if "data.test_source" in read else {})
 
 
-def read(source: str | list[str], *, data: DataConfig, columns: Mapping[str, Column]) -> Dataset:
-    """All examples of one source, their columns named by role."""
-    values: dict[str, list[str]] = {role: [] for role in columns}
-    empty: list[str] = []
-    for row in labelled_rows(source, data=data, columns=columns):
-        texts = {
-            role: label_of(row, it.name) if role == "label" else text_of(row, it.name) for role, it in columns.items()
-        }
-        empty.extend(f"{row[0]} ({columns[role].name})" for role, text in texts.items() if not text.strip())
-        for role, text in texts.items():
-            values[role].append(text)
-    if empty:
-        raise UsageError(
-            f"{', '.join(empty[:SHOWN])}{', …' * (len(empty) > SHOWN)}: {len(empty)} "
-            f"cell{'s hold' if len(empty) > 1 else ' holds'} no text; fill in or remove the rows"
-        )
-    return Dataset.from_dict(values)
+def read_examples(
+    source: str | list[str], *, task: "Task", data: ExamplesConfig, answers: bool = True
+) -> tuple[list[Example], list[str]]:
+    """All examples of one source, with or without their answers, and a line for every fault found there."""
+    fields = {role: it for role, it in task.fields().items() if answers or not it.is_answer}
+    examples: list[Example] = []
+    faults: dict[str, list[str]] = defaultdict(list)
+    for part in [source] if isinstance(source, str) else source:
+        for file in files(part, faults):
+            try:
+                for row in rows_of(file, data=data, fields=fields):
+                    example = read_example(row, fields, faults)
+                    wrong = [] if example is None or not answers else list(task.check(example))
+                    for message in wrong:
+                        faults[message].append(row[0])
+                    if example is not None and not wrong:
+                        examples.append(example)
+            except UsageError as error:
+                faults[str(error)]
+    lines = [said(message, places) for message, places in faults.items()]
+    return examples, lines[:LINES] + [f"{len(lines) - LINES} more faults"] * (len(lines) > LINES)
 
 
-def labelled_rows(source: str | list[str], *, data: DataConfig, columns: Mapping[str, Column]) -> Iterator[Row]:
-    """The rows of a source; `python-docs` has labels of its own."""
-    if source != PYTHON_DOCS:
-        yield from read_rows(source, columns={it.name: it.setting for it in columns.values()}, data=data)
+def files(part: str, faults: dict[str, list[str]]) -> Iterator[str]:
+    """The files that a part of a source stands for, or its name where it is none."""
+    try:
+        paths = None if part == PYTHON_DOCS else paths_of(part)
+    except UsageError as error:
+        faults[str(error)]
         return
-    for it in columns.values():
-        if it.name not in ("text", "label"):
-            raise UsageError(f"{it.setting}: {PYTHON_DOCS} has the columns 'text' and 'label', and no {it.name!r}")
+    yield from [part] if paths is None else map(str, paths)
+
+
+def read_example(row: Row, fields: Mapping[str, Field], faults: dict[str, list[str]]) -> Example | None:
+    """One row by role; None, and its faults noted with its place, where a cell cannot be read."""
+    example, place, is_whole = {}, row[0], True
+    for role, it in fields.items():
+        try:
+            example[role] = it.value(row)
+        except UsageError as error:
+            faults[str(error).removeprefix(f"{place}: ")].append(place)
+            is_whole = False
+    return example if is_whole else None
+
+
+def said(message: str, places: list[str]) -> str:
+    """A fault and where it was found."""
+    if not places:
+        return message
+    more = f", … ({len(places)} rows)" if len(places) > SHOWN else ""
+    return f"{', '.join(places[:SHOWN])}{more}: {message}"
+
+
+def rows_of(source: str, *, data: DataConfig, fields: Mapping[str, Field]) -> Iterator[Row]:
+    """The rows of a file or hub dataset; `python-docs` has labels of its own."""
+    if source != PYTHON_DOCS:
+        yield from read_rows(source, columns={it.stored_in: it.setting for it in fields.values()}, data=data)
+        return
+    for it in fields.values():
+        if it.column not in ("text", "label"):
+            raise UsageError(f"{it.setting}: {PYTHON_DOCS} has the columns 'text' and 'label', and no {it.column!r}")
     for number, example in enumerate(python_docs.labelled(), start=1):
         yield f"{PYTHON_DOCS}, example {number}", dict(example)
 
 
-def label_of(row: Row, column: str) -> str:
-    """The label in a column of a row as text. Raises `UsageError` where it is neither text nor a whole number."""
-    place, values = row
-    if isinstance(values[column], float):
-        raise UsageError(
-            f"{place}: column {column!r} holds {values[column]}; a label is text or a whole number, so write it as one"
+def split(
+    examples: list[Example], *, task: "Task", data: ExamplesConfig, problems: list[str]
+) -> tuple[list[Example], list[Example]]:
+    """The examples in two parts, of each stratum `data.held_out_fraction` in the second, no key in both."""
+    if not 0 < data.held_out_fraction < 1:
+        problems.append(f"data.held_out_fraction: got {data.held_out_fraction}; it has to lie between 0 and 1")
+        return examples, []
+    keys, strata = list(map(task.key, examples)), list(map(task.stratum, examples))
+    train, held_out = stratified_split(keys, strata, fraction=data.held_out_fraction, seed=data.seed)
+    if examples and not held_out:
+        problems.append(
+            "data.source: no label has two different texts, so none can be held out; give data.held_out_source"
         )
-    whole_number = isinstance(values[column], int)
-    return str(values[column]) if whole_number else text_of(row, column)
+    return [examples[index] for index in train], [examples[index] for index in held_out]
+
+
+def sample(examples: list[Example], limit: int | None, *, seed: int) -> list[Example]:
+    """At most `limit` of the examples, drawn by lot, in their order."""
+    if limit is None or limit >= len(examples):
+        return examples
+    return [examples[index] for index in sorted(random.Random(seed).sample(range(len(examples)), limit))]

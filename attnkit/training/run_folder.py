@@ -13,7 +13,9 @@ from attnkit.errors import UsageError
 CHECKPOINTS = "checkpoints"
 LOG = "log.jsonl"
 RUN_MARKS = (CHECKPOINTS, LOG)  # a folder with one of these holds a run
-RUN_FILES = (*RUN_MARKS, "config.yaml", "loss.png", "summary.json", "model", "tokenizer")  # what an overwrite deletes
+PREDICTIONS, REPORT = "predictions", "report.png"
+# What an overwrite deletes.
+RUN_FILES = (*RUN_MARKS, "config.yaml", "loss.png", "summary.json", "model", "tokenizer", PREDICTIONS, REPORT)
 
 
 def holds_run(output_dir: str | Path) -> bool:

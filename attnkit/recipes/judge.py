@@ -1,0 +1,127 @@
+"""How good a fine-tuned model is on some examples: its answers, the figures, and the files that show both."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from accelerate import Accelerator
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from sklearn.metrics import confusion_matrix
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from attnkit.errors import UsageError
+from attnkit.models import AttnKitConfig
+from attnkit.tasks import Answer, Example, Task
+from attnkit.tasks.rows import Row
+from attnkit.training.evaluation import read_rows
+from attnkit.training.run_folder import writing
+
+LABELLED = 30  # classes of which a picture can hold the names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """What a model says to all examples of a split, and how good that is."""
+
+    examples: Sequence[Example]
+    answers: list[Answer]
+    figures: dict[str, float]
+
+
+def make_rows(
+    task: Task,
+    examples: Sequence[Example],
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    config: PreTrainedConfig,
+    sequence_length: int,
+) -> list[Row]:
+    """The rows of some examples. Raises `UsageError` if texts have no token, or none that the model pools at."""
+    smallest = tokenizer.num_special_tokens_to_add(pair=True) + 2
+    if sequence_length < smallest:
+        raise UsageError(
+            f"data.sequence_length: {sequence_length} leaves no room for text: set it to {smallest} or more"
+        )
+    rows = task.encode(examples, tokenizer, max_length=sequence_length)
+    empty = sum(not row["input_ids"] for row in rows)
+    if empty:
+        raise UsageError(f"data.source: the tokenizer makes no token of {empty} texts: remove them")
+    pools_at_end = isinstance(config, AttnKitConfig) and config.pooling == "eos" and not task.is_generated
+    if pools_at_end and not all(tokenizer.eos_token_id in np.ravel(row["input_ids"]) for row in rows):
+        raise UsageError(
+            "model.pooling: 'eos' reads the state of an end token, and this tokenizer puts none after a text: choose "
+            "'last', 'mean' or 'first'"
+        )
+    return rows
+
+
+def judge(
+    model: PreTrainedModel,
+    task: Task,
+    *,
+    examples: Sequence[Example],
+    rows: list[Row],
+    tokenizer: PreTrainedTokenizerBase,
+    batch_size: int,
+    accelerator: Accelerator,
+) -> Judged:
+    """The answers of a model and their figures, the loss first. Equal on every process; see `evaluation.read_rows`."""
+    collate = task.collator(tokenizer)
+    loss, labels, outcomes = read_rows(
+        model, rows, collate=collate, batch_size=batch_size, accelerator=accelerator, outcomes=task.outcomes
+    )
+    if labels == 0:
+        raise UsageError("no held-out row has a label to predict: raise data.sequence_length")
+    answers = task.answers(examples, rows=rows, outcomes=outcomes)
+    return Judged(examples=examples, answers=answers, figures={"loss": loss / labels, **task.score(examples, answers)})
+
+
+def write_predictions(path: Path, task: Task, *, examples: Sequence[Example], answers: Sequence[Answer]) -> None:
+    """One line of JSON per example: what was asked, what is true (`gold`, where it is known) and what is predicted."""
+    fields = task.fields()
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", encoding="utf-8") as file:
+            for example, answer in zip(examples, answers, strict=True):
+                line: dict[str, Any] = {role: value for role, value in example.items() if not fields[role].is_answer}
+                is_answered = any(fields[role].is_answer for role in example) or "likelihood" in answer
+                line |= ({"gold": task.gold(example)} if is_answered else {}) | answer
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def plot_report(path: Path, task: Task, judged: Judged) -> None:
+    """Draw the figures with their intervals, and beside them which class was taken for which, into a PNG file."""
+    has_classes = bool(task.names()) and "label" in task.judged
+    drawing = Figure(figsize=(11 if has_classes else 6, 4.5), layout="constrained")
+    FigureCanvasAgg(drawing)  # no display, and no state that other plots share
+    bars, *rest = drawing.subplots(1, 2 if has_classes else 1, squeeze=False)[0]
+    intervals = task.intervals(judged.examples, judged.answers)
+    values = np.array([judged.figures[name] for name in intervals])
+    ends = np.array(list(intervals.values())).reshape(-1, 2)
+    bars.barh(list(intervals), values, xerr=np.clip([values - ends[:, 0], ends[:, 1] - values], 0, None), capsize=4)
+    bars.invert_yaxis()
+    bars.set_xlabel("held-out, with 95% intervals")
+    for axes in rest:
+        true = [task.gold(example) for example in judged.examples]
+        said = [answer["prediction"] for answer in judged.answers]
+        axes.imshow(confusion_matrix(true, said, labels=task.names(), normalize="true"), cmap="Blues", vmin=0, vmax=1)
+        axes.set(xlabel="predicted", ylabel="true")
+        if len(task.names()) <= LABELLED:
+            axes.set_xticks(range(len(task.names())), task.names(), rotation=90, fontsize=7)
+            axes.set_yticks(range(len(task.names())), task.names(), fontsize=7)
+    with writing(path):
+        drawing.savefig(str(path), dpi=120, format="png")
+
+
+def say_figures(figures: dict[str, float], intervals: dict[str, Any], *, baseline: dict[str, float], guess: str) -> str:
+    """Figures on one line, each with its interval and the baseline where there is one."""
+    said = []
+    for name, value in figures.items():
+        low, high = intervals.get(name, (None, None))
+        around = "" if low is None else f" [{low:.4f}, {high:.4f}]"
+        said.append(f"{name} {value:.4f}{around}" + (f" ({guess}: {baseline[name]:.4f})" if name in baseline else ""))
+    return ", ".join(said)

@@ -1,0 +1,126 @@
+"""A fine-tuned model on other examples: predictions where nothing is known, figures where the answers are."""
+
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from accelerate import Accelerator
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from attnkit.config.load import load
+from attnkit.config.runs import FinetuneRun
+from attnkit.config.save import find_saved
+from attnkit.config.strict_yaml import read
+from attnkit.data.sources import DataConfig
+from attnkit.data.tokenizer import load_tokenizer
+from attnkit.errors import UsageError
+from attnkit.recipes.generate import tokenizer_path
+from attnkit.recipes.judge import judge, make_rows, say_figures, write_predictions
+from attnkit.recipes.model import load_model, model_path
+from attnkit.tasks import Task, load_examples, make_task
+from attnkit.tasks.examples import read_examples
+from attnkit.training.evaluation import read_rows
+from attnkit.training.launch import make_accelerator, on_main
+from attnkit.training.run_folder import PREDICTIONS
+from attnkit.training.settings import BatchConfig
+
+
+@dataclass(kw_only=True)
+class PredictRun:
+    """What is predicted. The keys of the run that made the model stand in for the defaults shown here."""
+
+    path: str
+    """The folder of a fine-tuned run, or of its model."""
+    data: DataConfig = field(default_factory=DataConfig)
+    training: BatchConfig = field(default_factory=BatchConfig)
+    output: str | None = None
+    """The file of predictions; without it `predictions/new.jsonl` in the folder of the run."""
+    imports: list[str] = field(default_factory=list)
+    """Python files or modules that register parts; those of the run that made the model need not be named."""
+
+
+def predict(run: PredictRun) -> str:
+    """Predict for every example of `data.source`, which needs no answers, and return what there is to say.
+
+    Raises `UsageError` if there is no such model or file, or if an example cannot be read.
+    """
+    accelerator = make_accelerator()
+    finetuned, config_path = finetuned_run(run.path, data=run.data)
+    task = make_task(finetuned.task, finetuned.data)
+    examples, faults = read_examples(finetuned.data.source, task=task, data=finetuned.data, answers=False)
+    if faults:
+        raise UsageError("\n".join(faults))
+    tokenizer, model = load_finetuned(run.path, task, accelerator=accelerator)
+    rows = make_rows(
+        task, examples, tokenizer=tokenizer, config=model.config, sequence_length=finetuned.data.sequence_length
+    )
+    _, _, outcomes = read_rows(
+        model,
+        rows,
+        collate=task.collator(tokenizer),
+        batch_size=run.training.per_device_batch_size,
+        accelerator=accelerator,
+        outcomes=task.outcomes,
+    )
+    answers = task.answers(examples, rows=rows, outcomes=outcomes)
+    path = Path(run.output) if run.output is not None else config_path.parent / PREDICTIONS / "new.jsonl"
+    on_main(accelerator, lambda: write_predictions(path, task, examples=examples, answers=answers))
+    accelerator.end_training()
+    notes = task.notes(rows, sequence_length=finetuned.data.sequence_length)
+    return "\n".join([f"predictions   {len(examples):,} in {path}", *(f"cut           {note}" for note in notes)])
+
+
+def evaluate_finetuned(path: str, *, data: DataConfig, batch_size: int) -> str:
+    """The figures of a fine-tuned model on the held-out examples of its run, and on its test examples."""
+    accelerator = make_accelerator()
+    finetuned, _ = finetuned_run(path, data=data)
+    task = make_task(finetuned.task, finetuned.data)
+    examples = load_examples(task, finetuned.data)
+    tokenizer, model = load_finetuned(path, task, accelerator=accelerator)
+    length = finetuned.data.sequence_length
+    lines = []
+    for split, name in {"held_out": "held-out", "test": "test"}.items():
+        if split in examples:
+            rows = make_rows(task, examples[split], tokenizer=tokenizer, config=model.config, sequence_length=length)
+            judged = judge(
+                model,
+                task,
+                examples=examples[split],
+                rows=rows,
+                tokenizer=tokenizer,
+                batch_size=batch_size,
+                accelerator=accelerator,
+            )
+            intervals = task.intervals(judged.examples, judged.answers)
+            lines.append(f"{name:<14}{say_figures(judged.figures, intervals, baseline={}, guess='')}")
+            lines += [f"{'':<14}{note}" for note in task.notes(rows, sequence_length=length)]
+            lines.append(f"{'examples':<14}{len(examples[split]):,}")
+    accelerator.end_training()
+    return "\n".join(lines)
+
+
+def is_finetuned(path: str) -> bool:
+    """Whether a run, or the run of a model, is one of fine-tuning."""
+    saved = find_saved(Path(path).expanduser())
+    return saved is not None and "task" in read(saved)[0]
+
+
+def finetuned_run(path: str, *, data: DataConfig) -> tuple[FinetuneRun, Path]:
+    """The run that made a model, with the keys of `data` that were given now, and the file of its config."""
+    saved = find_saved(Path(path).expanduser())
+    if saved is None or not is_finetuned(path):
+        raise UsageError(f"{path}: is no fine-tuned run: there is no config.yaml with a task; give the folder of one")
+    run = load(FinetuneRun, ["--config", str(saved)])
+    return replace(run, data=replace(run.data, **asdict(data))), saved
+
+
+def load_finetuned(
+    path: str, task: Task, *, accelerator: Accelerator
+) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
+    """The tokenizer and the model of a fine-tuned run; the task learns from the model what it was trained on."""
+    folder = model_path(path)
+    tokenizer = load_tokenizer(tokenizer_path(folder))
+    task.prepare_tokenizer(tokenizer)
+    model = load_model(folder, auto_class=task.auto_class).to(accelerator.device).eval()
+    task.restore(model.config)
+    task.prepare_model(model, [])
+    return tokenizer, model

@@ -1,0 +1,157 @@
+"""The parts of an example: which column holds each, and how a cell of it is read."""
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attnkit.data.readers import Row
+from attnkit.data.sources import text_of
+from attnkit.errors import UsageError
+
+Read = Callable[[Row, str], Any]
+"""(row, column) -> what the task uses; raises `UsageError` that begins with the place of the row."""
+
+INSIDE = re.compile(r"(.+)\[(.+)\]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """One part of an example. `column[key]` means what a column that holds mappings has under a key."""
+
+    column: str
+    setting: str
+    """The setting that names the column, for errors."""
+    read: Read
+    is_answer: bool = False
+    """Whether it is what the model has to say."""
+
+    @property
+    def stored_in(self) -> str:
+        """The column of the file."""
+        inside = INSIDE.fullmatch(self.column)
+        return inside[1] if inside else self.column
+
+    def value(self, row: Row) -> Any:
+        """What a row holds of it."""
+        inside = INSIDE.fullmatch(self.column)
+        if inside is None:
+            return self.read(row, self.column)
+        place, values = row
+        holder = values[inside[1]]
+        if not isinstance(holder, dict) or inside[2] not in holder:
+            raise UsageError(f"{place}: column {inside[1]!r} holds no mapping with {inside[2]!r}; name it otherwise")
+        return self.read((place, {self.column: holder[inside[2]]}), self.column)
+
+
+def text(row: Row, column: str) -> str:
+    """A text that is more than white space."""
+    found = text_of(row, column)
+    if not found.strip():
+        raise UsageError(f"{row[0]}: column {column!r} holds no text; fill in or remove the row")
+    return found
+
+
+def any_text(row: Row, column: str) -> str:
+    """A text, which may be empty."""
+    return text_of(row, column)
+
+
+def label(names: Sequence[str] | None) -> Read:
+    """A label as text: it may be stored as a whole number, which stands for one of `names` if these are given."""
+
+    def read(row: Row, column: str) -> str:
+        place, values = row
+        value = values[column]
+        if isinstance(value, float):
+            raise UsageError(
+                f"{place}: column {column!r} holds {value}; a label is text or a whole number, so write it as one"
+            )
+        found = str(value) if isinstance(value, int) else text(row, column)
+        if names is None:
+            return found
+        if not found.isdecimal() or int(found) >= len(names):
+            raise UsageError(
+                f"{place}: column {column!r} holds {found!r}, no whole number below {len(names)}, the number of "
+                "task.label_names"
+            )
+        return names[int(found)]
+
+    return read
+
+
+def labels(names: Sequence[str] | None, *, separator: str) -> Read:
+    """Labels in a list, or in a text with a separator between them; there may be none."""
+    read_one = label(names)
+
+    def read(row: Row, column: str) -> list[str]:
+        place, values = row
+        value = values[column]
+        parts = value if isinstance(value, list) else [part.strip() for part in text_of(row, column).split(separator)]
+        if not isinstance(value, list):
+            parts = [part for part in parts if part]
+        return sorted({read_one((place, {column: part}), column) for part in parts})
+
+    return read
+
+
+def words(row: Row, column: str) -> list[str]:
+    """Words in a list, or in a text with white space between them."""
+    place, values = row
+    value = values[column]
+    found = value if isinstance(value, list) else text(row, column).split()
+    if not found:
+        raise UsageError(f"{place}: column {column!r} holds no word; fill in or remove the row")
+    for word in found:
+        if not isinstance(word, str) or not word.strip():
+            raise UsageError(f"{place}: column {column!r} holds {word!r} where a word should be; store words as text")
+    return [" ".join(word.split()) for word in found]
+
+
+def tags(names: Sequence[str] | None) -> Read:
+    """A label per word, in a list or in a text with white space between them."""
+    read_one = label(names)
+
+    def read(row: Row, column: str) -> list[str]:
+        place, values = row
+        value = values[column]
+        found = value if isinstance(value, list) else text(row, column).split()
+        return [read_one((place, {column: tag}), column) for tag in found]
+
+    return read
+
+
+def number(row: Row, column: str) -> float:
+    """A finite number, which may be stored as text."""
+    place, values = row
+    value = values[column]
+    try:
+        found = float(value) if isinstance(value, int | float | str) else math.nan
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise UsageError(f"{place}: column {column!r} holds {value!r}, which is no number; correct or remove the row")
+    return found
+
+
+def texts(row: Row, column: str) -> list[str]:
+    """A list of texts."""
+    place, _ = row
+    value = parsed(row, column)
+    if not isinstance(value, list):
+        raise UsageError(f"{place}: column {column!r} holds {type(value).__name__}, not a list of texts")
+    return [text((place, {column: item}), column) for item in value]
+
+
+def parsed(row: Row, column: str) -> Any:
+    """A value that is no text: as it is, or from the JSON that a csv file holds in its place."""
+    place, values = row
+    value = values[column]
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise UsageError(f"{place}: column {column!r} holds text that is no JSON ({error})") from error

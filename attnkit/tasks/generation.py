@@ -1,0 +1,70 @@
+"""Texts that a model writes, how likely they are, and how likely the right ones are."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import PreTrainedTokenizerBase
+
+from attnkit.errors import UsageError
+from attnkit.tasks.rows import IGNORED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writing:
+    """How texts are written: the likeliest token each time, or beam search."""
+
+    max_new_tokens: int
+    num_beams: int
+    length_penalty: float
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1 or self.num_beams < 1:
+            raise UsageError(
+                f"task.options: max_new_tokens {self.max_new_tokens} and num_beams {self.num_beams} must be 1 or more"
+            )
+
+    def write(
+        self, model: Any, tokenizer: PreTrainedTokenizerBase, *, input_ids: Tensor, attention_mask: Tensor
+    ) -> list[tuple[str, float]]:
+        """What the model writes after, or from, each row of tokens, and the probability of it."""
+        beams = {"length_penalty": self.length_penalty, "early_stopping": True} if self.num_beams > 1 else {}
+        written = model.generate(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            max_new_tokens=self.max_new_tokens,
+            num_beams=self.num_beams,
+            do_sample=False,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            return_dict_in_generate=True,
+            output_scores=True,
+            **beams,
+        )
+        scores = model.compute_transition_scores(
+            written.sequences,
+            written.scores,
+            written.beam_indices if self.num_beams > 1 else None,
+            normalize_logits=self.num_beams == 1,
+        )
+        tokens = written.sequences[:, -scores.shape[1] :]
+        # Up to the first end: what stands after it is padding.
+        is_end = tokens == tokenizer.eos_token_id
+        counts = is_end.int().cumsum(dim=1) - is_end.int() == 0
+        log_probabilities = torch.where(counts, scores, 0.0).sum(dim=1)
+        texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        return [(text.strip(), value) for text, value in zip(texts, log_probabilities.exp().tolist(), strict=True)]
+
+
+def likelihoods(logits: Tensor, labels: Tensor) -> list[dict[str, Any]]:
+    """Of each row, the nats and the number of its labels, and how many are the likeliest token.
+
+    Logits [B, N, V] are those that predict the labels [B, N], of which -100 is not predicted.
+    """
+    nats = F.cross_entropy(logits.float().transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
+    is_label = labels != IGNORED
+    correct = (logits.argmax(dim=-1) == labels) & is_label
+    sums = zip(nats.sum(dim=1).tolist(), is_label.sum(dim=1).tolist(), correct.sum(dim=1).tolist(), strict=True)
+    return [{"nats": nat, "tokens": tokens, "correct": right} for nat, tokens, right in sums]

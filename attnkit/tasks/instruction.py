@@ -1,0 +1,184 @@
+"""Answers to instructions, by a causal model that reads a conversation through a chat template."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, final
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+
+from attnkit.data.readers import Row as FileRow
+from attnkit.errors import UsageError
+from attnkit.tasks.base import Answer, Task, TaskConfig, tasks
+from attnkit.tasks.examples import Example, ExamplesConfig
+from attnkit.tasks.fields import Field, any_text, parsed, text
+from attnkit.tasks.generation import Writing, likelihoods
+from attnkit.tasks.rows import IGNORED, Row
+from attnkit.tasks.token_classification import require_offsets
+
+TEMPLATE = (
+    "{% for message in messages %}{% if not loop.first %}\n{% endif %}{{ message['role'] }}: {{ message['content'] }}"
+    "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}\nassistant:{% endif %}"
+)
+"""The chat template of a tokenizer that has none; it is saved with the tokenizer."""
+
+Message = dict[str, str]
+
+
+@tasks.register("instruction")
+@final
+class Instruction(Task):
+    """p(answer | conversation) = Π p(token | tokens before it) over the answers alone, judged by perplexity.
+
+    A conversation is a list of `{role, content}` in `messages_column`; or it is the instruction in `data.text_column`,
+    with the text in `task.text_pair_column` below it where there is one, and the answer in `task.label_column`. It
+    becomes text by the chat template of the tokenizer. Only tokens of the assistant's messages are predicted; where
+    `data.sequence_length` leaves none of them, the example is dropped and counted. Metrics of texts judge what the
+    model writes as the last answer.
+    """
+
+    auto_class = AutoModelForCausalLM
+    judged = {"likelihood": "likelihood", "text": "prediction"}
+    usual_metrics = ("perplexity", "token_accuracy")
+    guess = "the commonest answer"
+    is_generated = True
+
+    def __init__(
+        self,
+        task: TaskConfig,
+        data: ExamplesConfig,
+        *,
+        messages_column: str | None = None,
+        max_new_tokens: int = 64,
+        num_beams: int = 1,
+        length_penalty: float = 1.0,
+    ) -> None:
+        super().__init__(task, data)
+        self.messages_column = messages_column
+        self.writing = Writing(max_new_tokens=max_new_tokens, num_beams=num_beams, length_penalty=length_penalty)
+
+    def fields(self) -> dict[str, Field]:
+        if self.messages_column is not None:
+            return {
+                "messages": Field(
+                    column=self.messages_column, setting="task.options.messages_column", read=read_messages
+                )
+            }
+        fields = {"text": Field(column=self.data.text_column, setting="data.text_column", read=text)}
+        if self.task.text_pair_column is not None:
+            fields["text_pair"] = Field(
+                column=self.task.text_pair_column, setting="task.text_pair_column", read=any_text
+            )
+        fields["target"] = Field(column=self.task.label_column, setting="task.label_column", read=text, is_answer=True)
+        return fields
+
+    def messages(self, example: Example) -> list[Message]:
+        """The conversation; without its last answer where the example has none."""
+        if "messages" in example:
+            return list(example["messages"])
+        asked = "\n\n".join(part for part in (example["text"], example.get("text_pair", "")) if part.strip())
+        answer = [{"role": "assistant", "content": example["target"]}] if "target" in example else []
+        return [{"role": "user", "content": asked}, *answer]
+
+    def check(self, example: Example) -> Iterator[str]:
+        if self.messages(example)[-1]["role"] != "assistant":
+            yield "the last message is not the assistant's, so there is nothing to learn; end with an answer"
+
+    def texts(self, examples: Sequence[Example]) -> list[str]:
+        return [message["content"] for example in examples for message in self.messages(example)]
+
+    def describe(self) -> str:
+        return "an answer"
+
+    def prepare_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        require_offsets(tokenizer)
+        if tokenizer.eos_token_id is None:
+            raise UsageError("tokenizer.path: it has no eos_token to end an answer with: add one")
+        if tokenizer.chat_template is None:
+            tokenizer.chat_template = TEMPLATE
+        self.tokenizer = tokenizer
+
+    def encode(self, examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> list[Row]:
+        return [self.row(self.messages(example), max_length=max_length) for example in examples]
+
+    def row(self, messages: list[Message], *, max_length: int) -> Row:
+        """One conversation, cut on its right; what the last answer follows is `prompt`, cut on its left."""
+        is_answered = messages[-1]["role"] == "assistant"
+        prompt = self.text_of(messages[:-1] if is_answered else messages, asks=True)
+        prompt_ids = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        room = max(1, max_length - self.writing.max_new_tokens)
+        if not is_answered:
+            row = {"input_ids": prompt_ids[-room:], "attention_mask": [1] * len(prompt_ids[-room:])}
+            return {**row, "prompt": prompt_ids[-room:], "cut": len(prompt_ids) > room}
+        whole, spans = self.text_of(messages), self.answer_spans(messages)
+        encoded = self.tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
+        labels = [
+            token if number and any(start <= begin < end for start, end in spans) else IGNORED
+            for number, (token, (begin, _)) in enumerate(
+                zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
+            )
+        ]
+        row = {name: encoded[name][:max_length] for name in ("input_ids", "attention_mask")}
+        return {
+            **row,
+            "labels": labels[:max_length],
+            "prompt": prompt_ids[-room:],
+            "cut": len(labels) > max_length,
+        }
+
+    def text_of(self, messages: list[Message], *, asks: bool = False) -> str:
+        """A conversation as the template writes it; with `asks`, up to where the next answer begins."""
+        return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=asks))
+
+    def answer_spans(self, messages: list[Message]) -> list[tuple[int, int]]:
+        """The first character of each answer and the one after it. Raises `UsageError` where templates do not nest."""
+        whole, spans = self.text_of(messages), []
+        for number, message in enumerate(messages):
+            if message["role"] == "assistant":
+                before, after = self.text_of(messages[:number], asks=True), self.text_of(messages[: number + 1])
+                if not whole.startswith(after) or not after.startswith(before):
+                    raise UsageError(
+                        "tokenizer.path: its chat_template writes the beginning of a conversation otherwise than the "
+                        "whole of it, so answers cannot be told from prompts: give it another chat_template"
+                    )
+                spans.append((len(before), len(after)))
+        return spans
+
+    def outcomes(self, rows: list[Row], *, batch: dict[str, Any], output: Any, model: Any) -> list[Answer]:
+        answers: list[Answer] = [{} for _ in rows]
+        if "labels" in batch:
+            found = likelihoods(output.logits[:, :-1], batch["labels"][:, 1:])
+            answers = [{"likelihood": one} for one in found]
+        if "labels" not in batch or any(key == "prediction" for _, key in self.metrics().values()):
+            for answer, (written, probability) in zip(answers, self.write(rows, model=model), strict=True):
+                answer |= {"prediction": written, "probability": probability}
+        return answers
+
+    def write(self, rows: list[Row], *, model: PreTrainedModel) -> list[tuple[str, float]]:
+        """What the model answers; prompts are padded on their left, for the answers to follow them."""
+        width = max(len(row["prompt"]) for row in rows)
+        pad = self.tokenizer.pad_token_id
+        tokens = [[pad] * (width - len(row["prompt"])) + row["prompt"] for row in rows]
+        mask = [[0] * (width - len(row["prompt"])) + [1] * len(row["prompt"]) for row in rows]
+        inputs = {"input_ids": torch.tensor(tokens), "attention_mask": torch.tensor(mask)}
+        on_device = {name: values.to(model.device) for name, values in inputs.items()}
+        return self.writing.write(model, self.tokenizer, **on_device)
+
+    def gold(self, example: Example) -> str:
+        return self.messages(example)[-1]["content"]
+
+
+def read_messages(row: FileRow, column: str) -> list[Message]:
+    """A conversation: messages with a role and a content."""
+    value = parsed(row, column)
+    if not isinstance(value, list) or not value:
+        raise UsageError(f"{row[0]}: column {column!r} holds no list of messages")
+    for message in value:
+        match message:
+            case {"role": "system" | "user" | "assistant" | "tool", "content": str()}:
+                continue
+        raise UsageError(
+            f"{row[0]}: column {column!r} holds {message!r}; a message is {{role: system, user or assistant, content: "
+            "text}"
+        )
+    return [{"role": message["role"], "content": message["content"]} for message in value]

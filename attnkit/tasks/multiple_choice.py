@@ -1,0 +1,108 @@
+"""Which of several texts goes on from a text, or answers it."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, final
+
+from transformers import AutoModelForMultipleChoice, PreTrainedTokenizerBase
+
+from attnkit.tasks.base import Answer, Task, TaskConfig, tasks
+from attnkit.tasks.examples import Example, ExamplesConfig
+from attnkit.tasks.fields import Field, label, text, texts
+from attnkit.tasks.rows import ChoicePadding, Collator, Row, tokenize
+
+
+@tasks.register("multiple_choice")
+@final
+class MultipleChoice(Task):
+    """p(choice) = softmax over the choices of the score of (text, choice) (Radford 2018), judged by accuracy.
+
+    The choices of a text are a list in `choices_column`, or one text in each of `choice_columns`; with
+    `task.text_pair_column` each of them begins with that text, as in SWAG. Labels count the choices from 0.
+    """
+
+    auto_class = AutoModelForMultipleChoice
+    judged = {"label": "prediction"}
+    usual_metrics = ("accuracy",)
+    guess = "the commonest place"
+
+    def __init__(
+        self,
+        task: TaskConfig,
+        data: ExamplesConfig,
+        *,
+        choices_column: str = "choices",
+        choice_columns: list | None = None,
+    ) -> None:
+        super().__init__(task, data)
+        self.choices_column, self.choice_columns = choices_column, choice_columns
+
+    def fields(self) -> dict[str, Field]:
+        fields = {"text": Field(column=self.data.text_column, setting="data.text_column", read=text)}
+        if self.task.text_pair_column is not None:
+            fields["text_pair"] = Field(column=self.task.text_pair_column, setting="task.text_pair_column", read=text)
+        if self.choice_columns is None:
+            fields["choices"] = Field(column=self.choices_column, setting="task.options.choices_column", read=texts)
+        for place, column in enumerate(self.choice_columns or []):
+            fields[f"choice_{place}"] = Field(column=column, setting="task.options.choice_columns", read=text)
+        fields["label"] = Field(
+            column=self.task.label_column, setting="task.label_column", read=label(None), is_answer=True
+        )
+        return fields
+
+    def choices(self, example: Example) -> list[str]:
+        """The texts to choose from."""
+        found = example.get("choices") or [
+            example[f"choice_{place}"] for place in range(len(self.choice_columns or []))
+        ]
+        return [f"{example['text_pair']} {choice}" for choice in found] if "text_pair" in example else list(found)
+
+    def check(self, example: Example) -> Iterator[str]:
+        num_choices = len(self.choices(example))
+        if num_choices < 2:
+            yield f"there are {num_choices} choices; give two or more"
+        elif not example["label"].isdecimal() or int(example["label"]) >= num_choices:
+            yield (
+                f"column {self.task.label_column!r} holds {example['label']!r}; a label is the place of the right "
+                f"choice, from 0 to {num_choices - 1}"
+            )
+
+    def learn(self, train: Sequence[Example]) -> Iterator[str]:
+        self.num_choices = len(self.choices(train[0]))
+        yield from self.unknown(train, setting="data.source")
+
+    def unknown(self, examples: Sequence[Example], *, setting: str) -> Iterator[str]:
+        numbers = {len(self.choices(example)) for example in examples} - {self.num_choices}
+        if numbers:
+            found = ", ".join(map(str, [self.num_choices, *sorted(numbers)]))
+            yield f"{setting}: texts differ in their number of choices ({found}); give each as many"
+
+    def texts(self, examples: Sequence[Example]) -> list[str]:
+        return super().texts(examples) + [choice for example in examples for choice in self.choices(example)]
+
+    def describe(self) -> str:
+        return "the right choice"
+
+    def encode(self, examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> list[Row]:
+        choices = [self.choices(example) for example in examples]
+        firsts = [example["text"] for example, given in zip(examples, choices, strict=True) for _ in given]
+        flat = tokenize(tokenizer, firsts, [choice for given in choices for choice in given], max_length=max_length)
+        rows, end = [], 0
+        for example, given in zip(examples, choices, strict=True):
+            group, end = flat[end : end + len(given)], end + len(given)
+            row: Row = {name: [one[name] for one in group] for name in group[0]}
+            row["cut"] = any(row["cut"])
+            if "label" in example:
+                row["labels"] = int(example["label"])
+            rows.append(row)
+        return rows
+
+    def collator(self, tokenizer: PreTrainedTokenizerBase) -> Collator:
+        return ChoicePadding(tokenizer)
+
+    def outcomes(self, rows: list[Row], *, batch: dict[str, Any], output: Any, model: Any) -> list[Answer]:
+        probabilities, places = output.logits.float().softmax(dim=-1).max(dim=-1)
+        pairs = zip(places.tolist(), probabilities.tolist(), strict=True)
+        return [{"prediction": str(place), "probability": probability} for place, probability in pairs]
+
+    def gold(self, example: Example) -> str:
+        return str(int(example["label"]))
