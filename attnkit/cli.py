@@ -59,10 +59,17 @@ VERBS = {
         words=("path",),
     ),
     "evaluate": Verb(
-        summary="measure a pretrained model on held-out text",
+        summary="measure a pretrained model on held-out text, or a fine-tuned one on held-out examples",
         usage="RUN_OR_MODEL [--section.key VALUE]...",
         run=("attnkit.recipes.evaluate", "EvaluateRun"),
         recipe=("attnkit.recipes.evaluate", "evaluate"),
+        words=("path",),
+    ),
+    "predict": Verb(
+        summary="let a fine-tuned model answer new examples",
+        usage="RUN [--data.source FILE] [--output FILE] [--section.key VALUE]...",
+        run=("attnkit.recipes.predict", "PredictRun"),
+        recipe=("attnkit.recipes.predict", "predict"),
         words=("path",),
     ),
     "import": Verb(

@@ -31,7 +31,9 @@ def constraints() -> dict[str, Version]:
     return {canonicalize_name(pin.name): Version(str(pin.specifier)[2:]) for pin in pins}
 
 
-@pytest.mark.parametrize("requirement", [*DEPENDENCIES, *EXTRAS["peft"], *EXTRAS["dev"]], ids=lambda it: it.name)
+@pytest.mark.parametrize(
+    "requirement", [*DEPENDENCIES, *EXTRAS["metrics"], *EXTRAS["peft"], *EXTRAS["dev"]], ids=lambda it: it.name
+)
 def test_the_tested_set_lies_in_the_ranges(requirement: Requirement) -> None:
     if requirement.name == "attnkit":
         assert requirement.extras <= EXTRAS.keys()
@@ -59,7 +61,7 @@ def test_every_import_is_a_dependency_and_every_dependency_is_imported() -> None
     distributions = packages_distributions()
     needed = {canonicalize_name(distributions[module][0]) for module in imported}
     declared = {canonicalize_name(requirement.name) for requirement in DEPENDENCIES}
-    optional = {canonicalize_name(it.name) for extra in ("tracking", "peft") for it in EXTRAS[extra]}
+    optional = {canonicalize_name(it.name) for extra in ("tracking", "peft", "metrics") for it in EXTRAS[extra]}
     assert needed <= declared | optional
     assert declared <= needed
 

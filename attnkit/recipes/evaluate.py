@@ -11,26 +11,15 @@ from attnkit.errors import UsageError
 from attnkit.files import strict_yaml
 from attnkit.files.saved import CONFIG, run_folder
 from attnkit.recipes.folder import absolute_data
+from attnkit.recipes.judge import BatchConfig
 from attnkit.recipes.model import check_fit, load_model
+from attnkit.recipes.predict import evaluate_finetuned
 from attnkit.recipes.saved import tokenizer_of, verb_of
 from attnkit.recipes.text import held_out_figures, make_rows, say_held_out
 from attnkit.training.evaluation import evaluate_loss
 from attnkit.training.launch import make_accelerator
 
 SPLIT = ("subset", "text_column", "documents", "held_out_fraction", "seed")  # what decides on the split, given a source
-
-
-@dataclass(kw_only=True)
-class BatchConfig:
-    """How many rows are evaluated together."""
-
-    per_device_batch_size: int = 16
-    """Rows per process and forward pass."""
-
-    def problems(self) -> list[str]:
-        """What is wrong with these settings, a line each."""
-        size = self.per_device_batch_size
-        return [] if size >= 1 else [f"training.per_device_batch_size: {size} must be 1 or more"]
 
 
 @dataclass(kw_only=True)
@@ -63,7 +52,7 @@ def evaluate(run: EvaluateRun) -> str:
     """What a saved model makes of text or examples that it was not trained on, by the kind of run that made it."""
     folder = run_folder(run.path)
     if folder is not None and verb_of(folder) == "finetune":
-        raise UsageError(f"{run.path}: was fine-tuned for a task, and only language models are evaluated on text")
+        return evaluate_finetuned(run.path, data=run.data, batch_size=run.training.per_device_batch_size)
     return evaluate_on_text(run)
 
 

@@ -15,6 +15,7 @@ from attnkit.config.runs import FinetuneRun
 from attnkit.data.tokenizer import load_tokenizer, train_tokenizer
 from attnkit.errors import UsageError, nearest
 from attnkit.models import AttnKitConfig
+from attnkit.models.loss import IGNORED
 from attnkit.recipes.card import write_card
 from attnkit.recipes.folder import (
     LOSS_CURVE,
@@ -28,7 +29,7 @@ from attnkit.recipes.folder import (
 from attnkit.recipes.judge import Judged, judge, make_rows, plot_report, say_figures, write_predictions
 from attnkit.recipes.model import build_model
 from attnkit.tasks import Example, Task, load_examples, make_task
-from attnkit.tasks.rows import IGNORED, Row
+from attnkit.tasks.rows import Row
 from attnkit.training.checkpoint import load_weights
 from attnkit.training.launch import make_accelerator, on_main
 from attnkit.training.loop import TrainResult, train

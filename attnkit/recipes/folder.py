@@ -22,6 +22,7 @@ from attnkit.training.run_folder import check_output_folder, open_output_folder,
 SUMMARY, LOSS_CURVE = "summary.json", "loss.png"
 
 Run = TypeVar("Run", PretrainRun, FinetuneRun)
+Data = TypeVar("Data", bound=DataConfig)
 
 
 def tokenizer_path(run: PretrainRun | FinetuneRun) -> str | None:
@@ -44,7 +45,7 @@ def resolve(run: Run, model: PreTrainedModel) -> Run:
     return replace(run, model=replace(run.model, **{name: vars(model.config)[name] for name in names}))
 
 
-def absolute_data(data: DataConfig) -> DataConfig:
+def absolute_data(data: Data) -> Data:
     """The settings of data, with the files and patterns among its sources by their absolute paths."""
 
     def absolute(source: str | list[str] | None) -> Any:
@@ -54,7 +55,7 @@ def absolute_data(data: DataConfig) -> DataConfig:
         is_local = source != PYTHON_DOCS and (path.exists() or glob.has_magic(source))
         return str(path.absolute()) if is_local else source
 
-    return replace(data, source=absolute(data.source), held_out_source=absolute(data.held_out_source))
+    return replace(data, **{key: absolute(value) for key, value in vars(data).items() if key.endswith("source")})
 
 
 def check_same_run(run: PretrainRun | FinetuneRun, *, sections: Sequence[str]) -> None:

@@ -11,7 +11,8 @@ from accelerate import Accelerator
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from sklearn.metrics import confusion_matrix
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from attnkit.errors import UsageError
 from attnkit.models import AttnKitConfig
@@ -21,6 +22,19 @@ from attnkit.training.evaluation import read_rows
 from attnkit.training.run_folder import writing
 
 LABELLED = 30  # classes of which a picture can hold the names
+
+
+@dataclass(kw_only=True)
+class BatchConfig:
+    """How many rows are evaluated together."""
+
+    per_device_batch_size: int = 16
+    """Rows per process and forward pass."""
+
+    def problems(self) -> list[str]:
+        """What is wrong with these settings, a line each."""
+        size = self.per_device_batch_size
+        return [] if size >= 1 else [f"training.per_device_batch_size: {size} must be 1 or more"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +74,7 @@ def make_rows(
 
 
 def judge(
-    model: PreTrainedModel,
+    model: nn.Module,
     task: Task,
     *,
     examples: Sequence[Example],

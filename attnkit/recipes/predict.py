@@ -8,20 +8,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnkit.config.load import load
 from attnkit.config.runs import FinetuneRun
-from attnkit.config.save import find_saved
-from attnkit.config.strict_yaml import read
 from attnkit.data.sources import DataConfig
-from attnkit.data.tokenizer import load_tokenizer
 from attnkit.errors import UsageError
-from attnkit.recipes.generate import tokenizer_path
-from attnkit.recipes.judge import judge, make_rows, say_figures, write_predictions
-from attnkit.recipes.model import load_model, model_path
+from attnkit.files.saved import CONFIG, run_folder
+from attnkit.recipes.judge import BatchConfig, judge, make_rows, say_figures, write_predictions
+from attnkit.recipes.model import load_model
+from attnkit.recipes.saved import tokenizer_of, verb_of
 from attnkit.tasks import Task, load_examples, make_task
 from attnkit.tasks.examples import read_examples
 from attnkit.training.evaluation import read_rows
 from attnkit.training.launch import make_accelerator, on_main
 from attnkit.training.run_folder import PREDICTIONS
-from attnkit.training.settings import BatchConfig
 
 
 @dataclass(kw_only=True)
@@ -44,7 +41,7 @@ def predict(run: PredictRun) -> str:
     Raises `UsageError` if there is no such model or file, or if an example cannot be read.
     """
     accelerator = make_accelerator()
-    finetuned, config_path = finetuned_run(run.path, data=run.data)
+    finetuned, folder = finetuned_run(run.path, data=run.data)
     task = make_task(finetuned.task, finetuned.data)
     examples, faults = read_examples(finetuned.data.source, task=task, data=finetuned.data, answers=False)
     if faults:
@@ -62,7 +59,7 @@ def predict(run: PredictRun) -> str:
         outcomes=task.outcomes,
     )
     answers = task.answers(examples, rows=rows, outcomes=outcomes)
-    path = Path(run.output) if run.output is not None else config_path.parent / PREDICTIONS / "new.jsonl"
+    path = Path(run.output) if run.output is not None else folder / PREDICTIONS / "new.jsonl"
     on_main(accelerator, lambda: write_predictions(path, task, examples=examples, answers=answers))
     accelerator.end_training()
     notes = task.notes(rows, sequence_length=finetuned.data.sequence_length)
@@ -98,29 +95,22 @@ def evaluate_finetuned(path: str, *, data: DataConfig, batch_size: int) -> str:
     return "\n".join(lines)
 
 
-def is_finetuned(path: str) -> bool:
-    """Whether a run, or the run of a model, is one of fine-tuning."""
-    saved = find_saved(Path(path).expanduser())
-    return saved is not None and "task" in read(saved)[0]
-
-
 def finetuned_run(path: str, *, data: DataConfig) -> tuple[FinetuneRun, Path]:
-    """The run that made a model, with the keys of `data` that were given now, and the file of its config."""
-    saved = find_saved(Path(path).expanduser())
-    if saved is None or not is_finetuned(path):
+    """The run that made a model, with the keys of `data` that were given now, and its folder."""
+    folder = run_folder(path)
+    if folder is None or verb_of(folder) != "finetune":
         raise UsageError(f"{path}: is no fine-tuned run: there is no config.yaml with a task; give the folder of one")
-    run = load(FinetuneRun, ["--config", str(saved)])
-    return replace(run, data=replace(run.data, **asdict(data))), saved
+    run = load(FinetuneRun, ["--config", str(folder / CONFIG)])
+    return replace(run, data=replace(run.data, **asdict(data))), folder
 
 
 def load_finetuned(
     path: str, task: Task, *, accelerator: Accelerator
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
     """The tokenizer and the model of a fine-tuned run; the task learns from the model what it was trained on."""
-    folder = model_path(path)
-    tokenizer = load_tokenizer(tokenizer_path(folder))
+    tokenizer = tokenizer_of(path)
     task.prepare_tokenizer(tokenizer)
-    model = load_model(folder, auto_class=task.auto_class).to(accelerator.device).eval()
+    model = load_model(path, auto_class=task.auto_class).to(accelerator.device).eval()
     task.restore(model.config)
     task.prepare_model(model, [])
     return tokenizer, model

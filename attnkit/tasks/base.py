@@ -130,7 +130,7 @@ class Task(ABC):
         return Padding(tokenizer)
 
     @abstractmethod
-    def outcomes(self, rows: list[Row], *, batch: dict[str, Any], output: Any, model: PreTrainedModel) -> list[Any]:
+    def outcomes(self, rows: list[Row], *, batch: dict[str, Any], output: Any, model: Any) -> list[Any]:
         """What the head says of a batch, one item per row: plain numbers and texts that `answers` reads."""
 
     def answers(self, examples: Sequence[Example], *, rows: Sequence[Row], outcomes: Sequence[Any]) -> list[Answer]:

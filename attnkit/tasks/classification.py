@@ -72,7 +72,7 @@ class Classification(LabelTask, TextTask):
         return {**super().head_config(), "problem_type": "single_label_classification"}
 
     def prepare_model(self, model: PreTrainedModel, train: Sequence[Example]) -> None:
-        if not self.balanced:
+        if not self.balanced or not train:
             return
         counts = Counter(example["label"] for example in train)
         weights = torch.tensor([len(train) / (len(counts) * max(counts[name], 1)) for name in self.classes])

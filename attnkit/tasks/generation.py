@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 
 from attnkit.errors import UsageError
-from attnkit.tasks.rows import IGNORED
+from attnkit.models.loss import IGNORED
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,11 +8,12 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from attnkit.data.readers import Row as FileRow
 from attnkit.errors import UsageError
+from attnkit.models.loss import IGNORED
 from attnkit.tasks.base import Answer, Task, TaskConfig, tasks
 from attnkit.tasks.examples import Example, ExamplesConfig
 from attnkit.tasks.fields import Field, any_text, parsed, text
 from attnkit.tasks.generation import Writing, likelihoods
-from attnkit.tasks.rows import IGNORED, Row
+from attnkit.tasks.rows import Row
 from attnkit.tasks.token_classification import require_offsets
 
 TEMPLATE = (

@@ -7,7 +7,8 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from transformers import AutoModelForQuestionAnswering, PreTrainedTokenizerBase
+from torch.nn import functional as F
+from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrainedTokenizerBase
 
 from attnkit.data.readers import Row as FileRow
 from attnkit.errors import UsageError
@@ -97,6 +98,9 @@ class QuestionAnswering(Task):
     def prepare_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         require_offsets(tokenizer)
 
+    def prepare_model(self, model: PreTrainedModel, train: Sequence[Example]) -> None:
+        model.register_forward_hook(hide_padding, with_kwargs=True)
+
     def encode(self, examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> list[Row]:
         self.check_stride(examples, tokenizer, max_length=max_length)
         encoded = tokenizer(
@@ -173,6 +177,21 @@ class QuestionAnswering(Task):
 
     def guesses(self, train: Sequence[Example], examples: Sequence[Example]) -> list[str]:
         return [(guess or [""])[0] for guess in super().guesses(train, examples)]
+
+
+def hide_padding(module: Any, args: Any, inputs: dict[str, Any], output: Any) -> Any:
+    """The outputs of a model whose answers cannot lie in padding.
+
+    The heads of transformers take the softmax over padding too, so that the loss of a row depends on its batch.
+    """
+    is_padding = inputs["attention_mask"] == 0
+    for name in ("start_logits", "end_logits"):
+        logits = output[name]
+        output[name] = logits.masked_fill(is_padding, torch.finfo(logits.dtype).min)
+    if "start_positions" in inputs:
+        pairs = [(output.start_logits, inputs["start_positions"]), (output.end_logits, inputs["end_positions"])]
+        output.loss = sum(F.cross_entropy(logits.float(), positions) for logits, positions in pairs) / len(pairs)
+    return output
 
 
 def read_answers(row: FileRow, column: str) -> list[tuple[str, int | None]]:

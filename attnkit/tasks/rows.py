@@ -7,14 +7,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from attnkit.models.loss import IGNORED
+
 Row = dict[str, Any]
 """`input_ids`, `attention_mask`, `labels` and whatever else the model takes by name; beside these `cut`, whether some
 of the text did not fit, and what the task itself has to know of the row."""
 
 Collator = Callable[[list[Row]], dict[str, Tensor]]
-
-IGNORED = -100
-"""The label of a token that is not to be predicted."""
 
 PADDED_WITH = {"attention_mask": 0, "token_type_ids": 0, "labels": IGNORED}
 SCALARS = ("start_positions", "end_positions")

@@ -8,12 +8,13 @@ from typing import Any, final
 from transformers import AutoModelForTokenClassification, PreTrainedTokenizerBase
 
 from attnkit.errors import UsageError
+from attnkit.models.loss import IGNORED
 from attnkit.tasks.base import Answer, tasks
 from attnkit.tasks.examples import Example
 from attnkit.tasks.fields import Field, tags, words
 from attnkit.tasks.label_task import LabelTask
 from attnkit.tasks.metrics_of_labels import MISSED, EntityMetric
-from attnkit.tasks.rows import IGNORED, Row, tokenize
+from attnkit.tasks.rows import Row, tokenize
 
 BIO = re.compile(r"O|[BI]-.+")
 

@@ -22,7 +22,7 @@ from attnkit.training.randomness import EVALUATION, reseed
 class Outcomes(Protocol):
     """What the model says of a batch, as one item per row of it, e.g. (prediction, label); items must be picklable."""
 
-    def __call__(self, rows: list[Any], *, batch: dict[str, Any], output: Any, model: nn.Module) -> list[Any]:
+    def __call__(self, rows: list[Any], *, batch: dict[str, Any], output: Any, model: Any) -> list[Any]:
         """`batch` is what `collate` made of the `rows`, and `output` what the bare `model` says to it."""
 
 

@@ -1,6 +1,7 @@
 """Files of labelled text → rows, labels and metrics; and every mistake in them, refused in one line."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import datasets
@@ -13,10 +14,9 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedTo
 
 import attnkit
 import attnkit.tasks.metrics  # a submodule, which hides no registry
-from attnkit.data.sources import DataConfig
 from attnkit.errors import UsageError
-from attnkit.tasks import Classification, TaskConfig
-from attnkit.training.evaluation import Metrics, evaluate_loss
+from attnkit.recipes.judge import judge
+from attnkit.tasks import Classification, Example, ExamplesConfig, Task, TaskConfig, load_examples, make_task
 from attnkit.training.launch import make_accelerator
 
 WORDS = ["good", "bad", "film", "plot", "fine", "NA", "null", "007", "the", "a"]
@@ -46,8 +46,24 @@ def write_jsonl(path: Path, *rows: dict) -> str:
     return str(path)
 
 
-def make(source: str | list[str], held_out: str | None = None, *, task: TaskConfig | None = None, **data: object):
-    return Classification(task or TaskConfig(), data=DataConfig(source=source, held_out_source=held_out, **data))
+@dataclass
+class Made:
+    task: Task
+    train: list[Example]
+    held_out: list[Example]
+
+
+def make(
+    source: str | list[str], held_out: str | None = None, *, task: TaskConfig | None = None, **data: object
+) -> Made:
+    config = ExamplesConfig(source=source, held_out_source=held_out, **data)
+    made = make_task(task or TaskConfig(), config)
+    examples = load_examples(made, config)
+    return Made(task=made, train=examples["train"], held_out=examples["held_out"])
+
+
+def column(examples: list[Example], role: str) -> list:
+    return [example[role] for example in examples]
 
 
 REVIEWS = ("text,label", "good film,pos", "fine film,pos", "bad film,neg", "bad plot,neg")
@@ -66,18 +82,18 @@ def test_labels_come_from_the_training_rows(tmp_path: Path) -> None:
     train = write_csv(tmp_path / "train.csv", *REVIEWS)
     held_out = write_csv(tmp_path / "held_out.csv", "text,label", "good plot,pos")
     task = make(train, held_out)
-    assert task.head_config()["id2label"] == {0: "neg", 1: "pos"}
-    assert task.head_config()["label2id"] == {"neg": 0, "pos": 1}
-    config = BertConfig(**task.head_config())
+    assert task.task.head_config()["id2label"] == {0: "neg", 1: "pos"}
+    assert task.task.head_config()["label2id"] == {"neg": 0, "pos": 1}
+    config = BertConfig(**task.task.head_config())
     assert config.num_labels == 2
 
 
 def test_text_stays_text(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     source = write_csv(tmp_path / "a.csv", "text,label", "NA,007", "null,NA", "007,null", "the film,007")
     task = make(source, source)
-    assert task.classes == ["007", "NA", "null"]
-    assert task.train["text"][:] == ["NA", "null", "007", "the film"]
-    rows = task.encode(task.train, tokenizer, max_length=16)
+    assert task.task.names() == ["007", "NA", "null"]
+    assert column(task.train, "text") == ["NA", "null", "007", "the film"]
+    rows = task.task.encode(task.train, tokenizer, max_length=16)
     assert tokenizer.decode(rows[2]["input_ids"]) == "<cls> 007 <sep>"
 
 
@@ -89,31 +105,32 @@ def test_whole_numbers_are_labels_in_their_order(tmp_path: Path, kind: str) -> N
         write_jsonl(path, *rows)
     else:
         datasets.Dataset.from_list(rows).to_parquet(path)
-    assert make(str(path), str(path)).classes == ["2", "9", "10"]
+    assert make(str(path), str(path)).task.names() == ["2", "9", "10"]
 
 
 def test_columns_have_the_names_that_are_given(tmp_path: Path) -> None:
     source = write_csv(tmp_path / "a.csv", "id,stars,review", "1,5,good", "2,1,bad")
     task = make(source, source, task=TaskConfig(label_column="stars"), text_column="review")
-    assert task.train[:] == {"text": ["good", "bad"], "label": ["5", "1"]}
+    assert task.train == [{"text": "good", "label": "5"}, {"text": "bad", "label": "1"}]
 
 
 def test_a_pair_is_read_in_one_row(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     source = write_csv(tmp_path / "a.csv", "text,other,label", "good,the film,yes", "bad,a plot,no")
     task = make(source, source, task=TaskConfig(text_pair_column="other"))
-    rows = task.encode(task.train, tokenizer, max_length=16)
+    rows = task.task.encode(task.train, tokenizer, max_length=16)
     assert tokenizer.decode(rows[0]["input_ids"]) == "<cls> good <sep> the film <sep>"
     tokenizer.model_input_names.append("token_type_ids")
-    rows = task.encode(task.train, tokenizer, max_length=16)
+    rows = task.task.encode(task.train, tokenizer, max_length=16)
     assert rows[0]["token_type_ids"] == [0, 0, 0, 1, 1, 1]
 
 
 def test_rows_are_cut_and_batches_padded_to_their_longest(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     source = write_csv(tmp_path / "a.csv", "text,label", "good " * 20 + ",pos", "bad film,neg", "bad,neg")
     task = make(source, source)
-    rows = task.encode(task.train, tokenizer, max_length=8)
-    assert [len(ids) for ids in rows["input_ids"]] == [8, 4, 3]
-    batch = task.collator(tokenizer)(rows.__getitems__([1, 2]))
+    rows = task.task.encode(task.train, tokenizer, max_length=8)
+    assert [len(row["input_ids"]) for row in rows] == [8, 4, 3]
+    assert [row["cut"] for row in rows] == [True, False, False]
+    batch = task.task.collator(tokenizer)(rows[1:])
     assert batch["input_ids"].shape == (2, 4)
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
     assert batch["labels"].tolist() == [0, 0]
@@ -123,14 +140,15 @@ def test_the_default_split_is_stratified_and_shares_no_text(tmp_path: Path) -> N
     lines = [f"film {number},{'pos' if number % 2 else 'neg'}" for number in range(40)]
     task = make(write_csv(tmp_path / "a.csv", "text,label", *lines, *lines), held_out_fraction=0.25)
     assert (len(task.train), len(task.held_out)) == (60, 20)
-    assert not set(task.train["text"]) & set(task.held_out["text"])
-    assert sorted(task.held_out["label"]) == ["neg"] * 10 + ["pos"] * 10
+    assert not set(column(task.train, "text")) & set(column(task.held_out, "text"))
+    assert sorted(column(task.held_out, "label")) == ["neg"] * 10 + ["pos"] * 10
 
 
 def test_the_baseline_is_the_majority_of_the_training_rows(tmp_path: Path) -> None:
     train = write_csv(tmp_path / "train.csv", *REVIEWS, "fine plot,pos")
     held_out = write_csv(tmp_path / "held_out.csv", "text,label", "good,pos", "bad,neg", "a bad film,neg")
-    metrics = make(train, held_out).baseline()
+    made = make(train, held_out)
+    metrics = made.task.baseline(made.train, made.held_out)
     assert metrics == {"accuracy": pytest.approx(1 / 3), "macro_f1": pytest.approx(0.25)}
 
 
@@ -146,28 +164,30 @@ def test_the_score_counts_each_held_out_row_once(
             num_hidden_layers=1,
             num_attention_heads=2,
             intermediate_size=32,
-            **task.head_config(),
+            **task.task.head_config(),
         )
     ).eval()
-    rows = task.encode(task.held_out, tokenizer, max_length=8)
-    metrics = evaluate_loss(
+    rows = task.task.encode(task.held_out, tokenizer, max_length=8)
+    judged = judge(
         model,
-        rows,
-        collate=task.collator(tokenizer),
+        task.task,
+        examples=task.held_out,
+        rows=rows,
+        tokenizer=tokenizer,
         batch_size=batch_size,
         accelerator=make_accelerator(),
-        metrics=Metrics(outcomes=task.outcomes, score=task.score),
     )
-    alone = [model(**task.collator(tokenizer)([row])).logits.argmax().item() for row in rows]
-    assert metrics["accuracy"] == sum(map(int.__eq__, alone, rows["labels"])) / len(rows)
-    assert metrics.keys() == {"loss", "accuracy", "macro_f1"}
+    alone = [model(**task.task.collator(tokenizer)([row])).logits.argmax().item() for row in rows]
+    right = [said == row["labels"] for said, row in zip(alone, rows, strict=True)]
+    assert judged.figures["accuracy"] == sum(right) / len(rows)
+    assert judged.figures.keys() == {"loss", "accuracy", "macro_f1"}
 
 
 def test_python_docs_have_labels_of_their_own() -> None:
     task = make("python-docs", held_out_fraction=0.15)
-    assert len(task.classes) > 10
-    assert not set(task.train["text"]) & set(task.held_out["text"])
-    assert task.baseline()["accuracy"] < 0.25
+    assert len(task.task.names()) > 10
+    assert not set(column(task.train, "text")) & set(column(task.held_out, "text"))
+    assert task.task.baseline(task.train, task.held_out)["accuracy"] < 0.25
     with pytest.raises(UsageError, match=r"task\.label_column: python-docs has the columns 'text' and 'label'"):
         make("python-docs", task=TaskConfig(label_column="package"))
 
@@ -208,8 +228,11 @@ def test_missing_columns(tmp_path: Path, task: dict, data: dict, message: str) -
 
 def test_empty_rows_are_counted_and_named(tmp_path: Path) -> None:
     source = write_csv(tmp_path / "a.csv", *REVIEWS, ",pos", '"  ",neg', "a film,")
-    with pytest.raises(UsageError, match=r"a\.csv:6 \(text\), .*:7 \(text\), .*:8 \(label\): 3 cells hold no text"):
+    with pytest.raises(UsageError) as raised:
         make(source)
+    lines = str(raised.value).splitlines()
+    assert lines[0].endswith("a.csv:7: column 'text' holds no text; fill in or remove the row")
+    assert lines[1].endswith("a.csv:8: column 'label' holds no text; fill in or remove the row")
 
 
 def test_an_empty_file(tmp_path: Path) -> None:

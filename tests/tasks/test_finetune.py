@@ -89,15 +89,26 @@ def test_any_saved_model_learns_the_task_and_runs_in_a_pipeline(
     assert [answer["label"] for answer in said] == ["pos", "neg"]
 
 
-def test_the_saved_folder_gives_the_reported_accuracy(saved: Path, examples: Path, tmp_path: Path) -> None:
+def test_the_saved_folder_gives_the_reported_figures(
+    saved: Path, examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     flags = ("--model.path", saved / "attnkit", "--training.max_steps", 4, "--training.warmup_steps", 1)
     assert finetune(examples, tmp_path, *flags) == 0
-    run = load(FinetuneRun, ["--config", str(tmp_path / "config.yaml")])
-    held_out = attnkit.tasks["classification"](run.task, data=run.data).held_out
+    lines = (tmp_path / "predictions" / "held_out.jsonl").read_text(encoding="utf-8").splitlines()
+    predicted = [json.loads(line) for line in lines]
     classify = pipeline("text-classification", model=str(tmp_path / "model"))
-    answers = [answer["label"] for answer in classify(held_out["text"][:])]
-    right = sum(map(str.__eq__, answers, held_out["label"][:])) / len(answers)
-    assert read_summary(tmp_path)["held_out"]["accuracy"] == right
+    assert [answer["label"] for answer in classify([it["text"] for it in predicted])] == [
+        it["prediction"] for it in predicted
+    ]
+    right = [it["prediction"] == it["gold"] for it in predicted]
+    held_out = read_summary(tmp_path)["held_out"]
+    assert held_out["accuracy"] == sum(right) / len(right)
+    for size in (1, 5, 16):
+        capsys.readouterr()
+        assert main(["evaluate", str(tmp_path), "--training.per_device_batch_size", str(size)]) == 0
+        said = capsys.readouterr().out
+        for name, value in held_out.items():
+            assert f"{name} {value:.4f}" in said
 
 
 def test_without_a_path_weights_are_random_and_the_tokenizer_is_trained(examples: Path, tmp_path: Path) -> None:
