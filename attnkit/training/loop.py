@@ -20,7 +20,7 @@ from attnkit.training.evaluation import count_labels
 from attnkit.training.interrupt import stop_on_signal
 from attnkit.training.launch import sum_over_processes
 from attnkit.training.optimizer import set_learning_rate
-from attnkit.training.order import RowOrder, take
+from attnkit.training.order import RowOrder, row_length, take
 from attnkit.training.randomness import COLLATE, FORWARD, reseed
 from attnkit.training.run import Evaluate, Run, TrainResult
 from attnkit.training.schedule import learning_rate
@@ -92,6 +92,7 @@ def train(
     )
     model, optimizer, progress = run.wrapped, run.optimizer, run.progress
     rate_at = learning_rate(training)
+    num_rows = training.per_device_batch_size * training.gradient_accumulation_steps * num_processes  # per step
     order = RowOrder(
         len(train_rows),
         seed=training.seed,
@@ -99,8 +100,9 @@ def train(
         num_processes=num_processes,
         process=accelerator.process_index,
         first_row=progress.rows_seen,
+        lengths=[row_length(row) for row in train_rows] if training.group_by_length else None,
+        group_size=num_rows,
     )
-    num_rows = training.per_device_batch_size * training.gradient_accumulation_steps * num_processes  # per step
     reading = windows(train_rows, order, collate=collate, size=training.gradient_accumulation_steps, seed=training.seed)
     is_first_step = True
 

@@ -8,6 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
+from attnkit.training.layers import rate_factors
 from attnkit.training.settings import TrainingConfig
 
 Group = dict[str, Any]
@@ -15,7 +16,7 @@ FUSED_ON = ("cpu", "cuda", "hpu", "mps", "xpu")  # devices for which torch has t
 
 
 def parameter_groups(model: nn.Module, training: TrainingConfig) -> list[Group]:
-    """The parameters of `model` that want a gradient, in one group per `kind`:
+    """The parameters of `model` that want a gradient, in groups of one `kind` each:
 
     | kind | which | decays |
     |---|---|---|
@@ -24,21 +25,24 @@ def parameter_groups(model: nn.Module, training: TrainingConfig) -> list[Group]:
     | vector | biases, norms and other vectors | no |
 
     The groups keep the names of their parameters, so that a checkpoint of another model is noticed. A group learns at
-    `rate_factor` times the rate of the schedule. Raises `ValueError` when nothing is trainable.
+    `rate_factor` times the rate of the schedule, less near the input with `training.layer_decay`; there is a group for
+    each kind and factor. Raises `ValueError` when nothing is trainable.
     """
     hidden = {id(parameter) for parameter in hidden_matrices(model)}
-    named: dict[str, list[tuple[str, nn.Parameter]]] = {"hidden": [], "matrix": [], "vector": []}
+    factors = rate_factors(model, training.layer_decay)
+    named: dict[tuple[str, float], list[tuple[str, nn.Parameter]]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             kind = "vector" if parameter.ndim < 2 else "hidden" if id(parameter) in hidden else "matrix"
-            named[kind].append((name, parameter))
-    if not any(named.values()):
+            named.setdefault((kind, factors[name]), []).append((name, parameter))
+    if not named:
         raise ValueError("the model has no parameter that requires a gradient")
     decay = {"hidden": training.weight_decay, "matrix": training.weight_decay, "vector": 0.0}
     return [
-        {"params": members, "kind": kind, "weight_decay": decay[kind], "rate_factor": 1.0}
-        for kind, members in named.items()
-        if members
+        {"params": members, "kind": kind, "weight_decay": decay[kind], "rate_factor": factor}
+        for (kind, factor), members in sorted(
+            named.items(), key=lambda item: (list(decay).index(item[0][0]), item[0][1])
+        )
     ]
 
 

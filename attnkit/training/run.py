@@ -13,6 +13,7 @@ from attnkit.errors import UsageError, nearest
 from attnkit.models.language import LanguageModel
 from attnkit.training.checkpoint import Facts, checkpoint_path, load_checkpoint, newest_complete, prune, save_checkpoint
 from attnkit.training.launch import check_num_processes, on_main
+from attnkit.training.layers import freeze
 from attnkit.training.optimizer import build_optimizer
 from attnkit.training.progress import Progress
 from attnkit.training.run_folder import CHECKPOINTS, check_output_folder, open_output_folder
@@ -83,6 +84,7 @@ class Run:
         check_num_processes(accelerator, training.num_processes)
         bare = extract_model_from_parallel(model, keep_torch_compile=False)
         check_loss(bare, training)
+        freeze(bare, training.frozen_layers)
 
         def open_folder() -> None:
             check_output_folder(training.output_dir, resume=training.resume, overwrite=training.overwrite)

@@ -48,6 +48,12 @@ class TrainingConfig:
     """Part of the target that goes to all tokens alike, in the training loss of language models (Szegedy 2016)."""
     z_loss: float = 0.0
     """Weight of log² Z in the training loss of language models (Chowdhery 2022)."""
+    layer_decay: float = 1.0
+    """The rate of each layer is that of the one after it times this (Howard 2018); 1 for one rate."""
+    frozen_layers: int = 0
+    """So many layers nearest to the input, and the embeddings, do not learn."""
+    group_by_length: bool = False
+    """Rows of one step have about the same length, so that little of a batch is padding."""
     max_grad_norm: float | None = 1.0
     """Gradients are scaled down to this global norm; null for no clipping."""
     eval_steps: int = 200
@@ -86,7 +92,7 @@ class TrainingConfig:
             "num_processes",
         ]
         positive = ["learning_rate", "adam_epsilon", "max_grad_norm"]
-        not_negative = ["warmup_steps", "min_learning_rate", "weight_decay", "seed", "z_loss"]
+        not_negative = ["warmup_steps", "min_learning_rate", "weight_decay", "seed", "z_loss", "frozen_layers"]
         rules: list[tuple[list[str], str, Callable[[float], bool]]] = [
             (at_least_one, "must be 1 or more", lambda value: value >= 1),
             (positive, "must be more than 0", lambda value: value > 0),
@@ -97,6 +103,7 @@ class TrainingConfig:
                 lambda value: 0 <= value < 1,
             ),
         ]
+        rules.append((["layer_decay"], "must be more than 0 and at most 1", lambda value: 0 < value <= 1))
         values = vars(self)
         found = [
             f"training.{name}: {values[name]} {rule}"
