@@ -9,6 +9,7 @@ from attnkit.data.objectives import ObjectiveConfig
 from attnkit.data.sources import DataConfig
 from attnkit.data.tokenizer import TokenizerConfig
 from attnkit.models.configuration_attnkit import AttnKitConfig
+from attnkit.tasks.adapter import AdapterConfig
 from attnkit.tasks.base import TaskConfig
 from attnkit.tasks.examples import ExamplesConfig
 from attnkit.training.settings import TrainingConfig
@@ -48,6 +49,23 @@ class PretrainRun:
 
 
 @dataclass(kw_only=True)
+class GridConfig:
+    """Several runs in place of one, one for every combination of what is listed, in folders of their own."""
+
+    seeds: list[int] = field(default_factory=list)
+    """Seeds in place of `training.seed`; the figures are then a mean and a deviation."""
+    learning_rates: list[float] = field(default_factory=list)
+    """Rates in place of `training.learning_rate`."""
+    batch_sizes: list[int] = field(default_factory=list)
+    """Sizes in place of `training.per_device_batch_size`."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is one run after all."""
+        return not (self.seeds or self.learning_rates or self.batch_sizes)
+
+
+@dataclass(kw_only=True)
 class FinetuneRun:
     """Everything that a fine-tuning run depends on."""
 
@@ -55,8 +73,10 @@ class FinetuneRun:
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     data: ExamplesConfig = field(default_factory=ExamplesConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
+    adapter: AdapterConfig = field(default_factory=AdapterConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    grid: GridConfig = field(default_factory=GridConfig)
     imports: list[str] = field(default_factory=list)
     """Python files (relative to the config that names them) or modules that register parts; imported first."""
 

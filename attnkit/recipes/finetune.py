@@ -26,18 +26,21 @@ from attnkit.recipes.folder import (
     save_result,
     tokenizer_path,
 )
+from attnkit.recipes.grid import run_grid
 from attnkit.recipes.judge import Judged, judge, make_rows, plot_report, say_figures, write_predictions
 from attnkit.recipes.model import build_model
 from attnkit.tasks import Example, Task, load_examples, make_task
+from attnkit.tasks.adapter import adapt, merge
 from attnkit.tasks.rows import Row
 from attnkit.training.checkpoint import load_weights
 from attnkit.training.launch import make_accelerator, on_main
+from attnkit.training.layers import freeze
 from attnkit.training.loop import TrainResult, train
 from attnkit.training.plot import plot_loss
-from attnkit.training.run_folder import LOG, PREDICTIONS, REPORT, check_output_folder
+from attnkit.training.run_folder import ADAPTER, LOG, PREDICTIONS, REPORT, check_output_folder, writing
 from attnkit.training.tracking import Tracker
 
-SAME_RUN = ("model", "tokenizer", "data", "task")  # sections that may not change when a run goes on
+SAME_RUN = ("model", "tokenizer", "data", "task", "adapter")  # sections that may not change when a run goes on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +50,7 @@ class Prepared:
     run: FinetuneRun  # nothing left to defaults
     task: Task
     tokenizer: PreTrainedTokenizerBase
-    model: PreTrainedModel
+    model: Any  # a `PreTrainedModel`, with an adapter beside its weights if there is to be one
     examples: dict[str, list[Example]]
     """By split: `train`, `held_out` and perhaps `test`."""
     rows: dict[str, list[Row]]
@@ -60,6 +63,11 @@ class Prepared:
 
 
 def finetune(run: FinetuneRun) -> str:
+    """Train a model for a task, or several where `grid` lists settings, and return what there is to say of it."""
+    return finetune_once(run) if run.grid.is_empty else run_grid(run, finetune_once)
+
+
+def finetune_once(run: FinetuneRun) -> str:
     """Train a model for a task and return what there is to say of it.
 
     The model is the one at `model.path`, or has random weights where that is null; what is saved and judged in the end
@@ -101,8 +109,12 @@ def finetune(run: FinetuneRun) -> str:
     if not result.interrupted:
         if result.best_checkpoint is not None:
             load_weights(prepared.model, result.best_checkpoint)
-        judged = {split: judge_split(split, prepared.model.eval()) for split in prepared.rows if split != "train"}
-        said = on_main(accelerator, lambda: finish(prepared, result, judged=judged))
+        on_main(accelerator, lambda: save_adapter(prepared))
+        # What is judged is what is saved: the model as it will be loaded again.
+        model = merge(prepared.model, run.adapter).eval()
+        task.prepare_model(model, prepared.examples["train"])
+        judged = {split: judge_split(split, model) for split in prepared.rows if split != "train"}
+        said = on_main(accelerator, lambda: finish(prepared, result, model=model, judged=judged))
     accelerator.end_training()
     return said
 
@@ -129,7 +141,9 @@ def prepare(run: FinetuneRun, accelerator: Accelerator) -> Prepared:
         head=None if task.is_generated else head,
     )
     model.config.pad_token_id = tokenizer.pad_token_id
-    task.prepare_model(model, examples["train"])
+    adapted = adapt(model, run.adapter, new_head=not task.is_generated)
+    freeze(adapted, training.frozen_layers)
+    task.prepare_model(adapted, examples["train"])
     rows = {
         split: make_rows(task, members, tokenizer=tokenizer, config=model.config, sequence_length=length)
         for split, members in examples.items()
@@ -142,7 +156,7 @@ def prepare(run: FinetuneRun, accelerator: Accelerator) -> Prepared:
         run=resolve(run, model),
         task=task,
         tokenizer=tokenizer,
-        model=model,
+        model=adapted,
         examples=examples,
         rows=rows | {"train": useful},
         dropped=dropped,
@@ -190,11 +204,18 @@ def get_tokenizer(
     return tokenizer
 
 
-def finish(prepared: Prepared, result: TrainResult, *, judged: dict[str, Judged]) -> str:
+def save_adapter(prepared: Prepared) -> None:
+    """Write the weights of the adapter alone, if there is one; PEFT puts them beside the model that it started from."""
+    if prepared.run.adapter.method is not None:
+        with writing(prepared.folder):
+            prepared.model.save_pretrained(prepared.folder / ADAPTER, save_embedding_layers=False)
+
+
+def finish(prepared: Prepared, result: TrainResult, *, model: PreTrainedModel, judged: dict[str, Judged]) -> str:
     """Save the model, its predictions, the summary and the pictures, and return what there is to say."""
     folder, task = prepared.folder, prepared.task
-    summary = summarize(prepared, result, judged=judged)
-    save_result(folder, prepared.model, tokenizer=prepared.tokenizer, summary=summary)
+    summary = summarize(prepared, result, model=model, judged=judged)
+    save_result(folder, model, tokenizer=prepared.tokenizer, summary=summary)
     write_card(folder / MODEL, summary)
     for split, found in judged.items():
         path = folder / PREDICTIONS / f"{split}.jsonl"
@@ -204,14 +225,17 @@ def finish(prepared: Prepared, result: TrainResult, *, judged: dict[str, Judged]
     return say(summary)
 
 
-def summarize(prepared: Prepared, result: TrainResult, *, judged: dict[str, Judged]) -> dict[str, Any]:
+def summarize(
+    prepared: Prepared, result: TrainResult, *, model: PreTrainedModel, judged: dict[str, Judged]
+) -> dict[str, Any]:
     """What is worth knowing of a finished run, in the form of `summary.json`."""
-    model, task, examples = prepared.model, prepared.task, prepared.examples
+    task, examples = prepared.task, prepared.examples
     summary: dict[str, Any] = {
         "model": str(prepared.folder / MODEL),
         "model_type": model.config.model_type,
         "scorer": model.config.scorer if isinstance(model.config, AttnKitConfig) else None,
         "parameters": model.num_parameters(),
+        "trained_parameters": sum(it.numel() for it in prepared.model.parameters() if it.requires_grad),
         "started_from": prepared.run.model.path,
         "task": prepared.run.task.name,
         "predicts": task.describe(),

@@ -13,9 +13,9 @@ from attnkit.errors import UsageError
 CHECKPOINTS = "checkpoints"
 LOG = "log.jsonl"
 RUN_MARKS = (CHECKPOINTS, LOG)  # a folder with one of these holds a run
-PREDICTIONS, REPORT = "predictions", "report.png"
+PREDICTIONS, REPORT, ADAPTER = "predictions", "report.png", "adapter"
 # What an overwrite deletes.
-RUN_FILES = (*RUN_MARKS, "config.yaml", "loss.png", "summary.json", "model", "tokenizer", PREDICTIONS, REPORT)
+RUN_FILES = (*RUN_MARKS, "config.yaml", "loss.png", "summary.json", "model", "tokenizer", PREDICTIONS, REPORT, ADAPTER)
 
 
 def holds_run(output_dir: str | Path) -> bool:
