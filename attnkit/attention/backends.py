@@ -74,7 +74,7 @@ def apply_mask(scores: Tensor, attention_mask: Tensor | None, *, causal: bool) -
 def pair_scores(scorer: Scorer, query: Tensor, key: Tensor, *, scaling: float, distance_width: int) -> Tensor:
     """All scores [B, H, Q, K]; those of a pairwise scorer in tiles of queries that are computed again in backward,
     so that its intermediates of every pair never exist at once."""
-    pair = partial(scaled_pair, scorer, scaling=scaling, distance_width=distance_width)
+    pair = partial(scaled_pair, scorer.pair, scaling=scaling, distance_width=distance_width)
     if not isinstance(scorer, PairwiseScorer):
         return pair(query, key)
     elements_per_query = query.shape[0] * query.shape[1] * key.shape[2] * key.shape[3]

@@ -12,7 +12,7 @@ from abc import ABC
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache, reduce
+from functools import lru_cache, partial, reduce
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from attnkit.attention.scorers.base import Scorer, scaled_pair
 
 TILE_SIDE = 128
 TILE_ELEMENTS = 2**24  # numbers [B, H, T, T, M] of the largest tile
+MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 COMPILED_ELEMENTS = 2**26  # numbers [B, H, Q, K, M] from which compiling the tile pays within a few steps
 
 inside_compiled_tile = ContextVar("inside_compiled_tile", default=False)
@@ -38,11 +39,13 @@ class Plan:
     forward_tile: Callable[..., tuple[Tensor, Tensor, Tensor]]
     weights_tile: Callable[..., tuple[Tensor, Tensor]]
     pair_tile: Callable[..., tuple[Tensor, Tensor, dict[str, Tensor]]]
-    parameters: dict[str, Tensor]
+    state: dict[str, Tensor]  # parameters and buffers of the scorer
     side: int  # T
     causal: bool
     allowed: Tensor | None  # [B or 1, H or 1, Q, K], padded to whole tiles
     occupied: list[list[bool]]  # [tiles of queries][tiles of keys]
+    parameters: list[str]  # of the state, those of which gradients are wanted
+    prepare: Callable[[Tensor], Tensor]  # once per token
     num_keys: int  # the keys after these are padding
     dropout: float
     seed: int
@@ -98,15 +101,19 @@ def tiled_attention(
     """Softmax attention with any pair function: mapped query [B, H, Q, M], mapped key [B, H, K, M], value [B, H, K, V],
     `bias` [B or 1, H or 1, Q, K] of the scores, `sink` [B or 1, H, Q or 1, 1] the score of an extra key without a
     value -> [B, H, Q, V]. `allowed` is True where query and key may meet; `causal` lets none meet a later key."""
-    (batch_size, num_heads, num_queries, width), num_keys = query.shape, key.shape[2]
+    (batch_size, num_heads, num_queries, width), num_keys, dtype = query.shape, key.shape[2], value.dtype
     side = tile_side(batch_size * num_heads * width, max(num_queries, num_keys))
     wide = torch.promote_types(query.dtype, torch.float32)
+    query, key, value = query.to(wide), key.to(wide), value.to(wide)
     pad_queries, pad_keys = -num_queries % side, -num_keys % side
     if allowed is not None:
-        allowed = F.pad(allowed.expand(*allowed.shape[:2], num_queries, num_keys), (0, pad_keys, 0, pad_queries))
+        allowed = pad(allowed.expand(*allowed.shape[:2], num_queries, num_keys), (0, pad_keys, 0, pad_queries))
     tiles = (num_queries + pad_queries) // side, (num_keys + pad_keys) // side
     compiled = batch_size * num_heads * num_queries * num_keys * width >= COMPILED_ELEMENTS
     function = traced_function if is_fake(query) else tile_function
+    if not is_fake(query):
+        own_columns = slice(width - distance_width)
+        scorer = scorer.for_tiles(query.detach()[..., own_columns], key.detach()[..., own_columns])
     forward_tile, weights_tile, pair_tile = (
         function(kind(scorer, scaling=scaling, distance_width=distance_width), compiled)
         for kind in (ForwardTile, WeightsTile, PairTile)
@@ -115,25 +122,40 @@ def tiled_attention(
         forward_tile=forward_tile,
         weights_tile=weights_tile,
         pair_tile=pair_tile,
-        parameters=dict(scorer.named_parameters()),
+        state=dict(scorer.named_parameters()) | dict(scorer.named_buffers()),
         side=side,
         causal=causal,
         allowed=allowed,
         occupied=occupied_tiles(tiles, allowed, causal=causal, side=side),
+        parameters=[name for name, _ in scorer.named_parameters()],
+        prepare=partial(prepare, scorer, distance_width=distance_width),
         num_keys=num_keys,
         dropout=dropout,
         seed=0 if dropout == 0.0 or is_fake(query) else int(torch.randint(2**40, ())),
     )
     output = TiledAttention.apply(
         plan,
-        F.pad(query.to(wide), (0, 0, 0, pad_queries)),
-        F.pad(key.to(wide), (0, 0, 0, pad_keys)),
-        F.pad(value.to(wide), (0, 0, 0, pad_keys)),
-        None if bias is None else F.pad(bias.to(wide), (0, pad_keys, 0, pad_queries)),
-        None if sink is None else F.pad(sink.to(wide).expand(batch_size, -1, num_queries, 1), (0, 0, 0, pad_queries)),
+        pad(query, (0, 0, 0, pad_queries)),
+        pad(key, (0, 0, 0, pad_keys)),
+        pad(value, (0, 0, 0, pad_keys)),
+        None if bias is None else pad(bias.to(wide), (0, pad_keys, 0, pad_queries)),
+        None if sink is None else pad(sink.to(wide).expand(batch_size, -1, num_queries, 1), (0, 0, 0, pad_queries)),
         *scorer.parameters(),
     )
-    return output[:, :, :num_queries].to(value.dtype)
+    return output[:, :, :num_queries].to(dtype)
+
+
+def prepare(scorer: Scorer, mapped: Tensor, *, distance_width: int) -> Tensor:
+    """What the tiles read of mapped queries or keys, whose last columns are not the scorer's."""
+    if distance_width == 0:
+        return scorer.prepare(mapped)
+    own, distance = mapped.split([mapped.shape[-1] - distance_width, distance_width], dim=-1)
+    return torch.cat([scorer.prepare(own), distance], dim=-1)
+
+
+def pad(states: Tensor, margins: tuple[int, ...]) -> Tensor:
+    """Zeros around a tensor; no copy of it where there are none."""
+    return F.pad(states, margins) if any(margins) else states
 
 
 def tile_side(elements_per_pair: int, num_tokens: int) -> int:
@@ -167,6 +189,8 @@ class TiledAttention(torch.autograd.Function):
         sink: Tensor | None,
         *parameters: Tensor,  # those of the plan, named here for autograd
     ) -> Tensor:
+        widths = query.shape[-1], key.shape[-1]
+        query, key = plan.prepare(query), plan.prepare(key)
         query, key, value = (cut(states, plan.side) for states in (query, key, value))
         lowest = torch.finfo(query.dtype).min
         highest = query.new_full((*query.shape[:-1], 1), lowest) if sink is None else cut(sink, plan.side).clone()
@@ -174,7 +198,7 @@ class TiledAttention(torch.autograd.Function):
         output = query.new_zeros(*query.shape[:-1], value.shape[-1])
         for row, column in plan.tiles():
             highest[row], total[row], output[row] = plan.forward_tile(
-                plan.parameters,
+                plan.state,
                 query[row],
                 key[column],
                 value[column],
@@ -189,7 +213,7 @@ class TiledAttention(torch.autograd.Function):
         output = output / total.masked_fill(empty, 1.0)
         # The log-sum-exp of a query without keys is +inf here: all its weights are then 0 in backward.
         log_total = (highest + total.masked_fill(empty, 1.0).log()).masked_fill_(empty, float("inf"))
-        ctx.plan = plan
+        ctx.plan, ctx.widths = plan, widths
         ctx.save_for_backward(query, key, value, bias, sink, output, log_total)
         return joined(output)
 
@@ -198,14 +222,17 @@ class TiledAttention(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
         plan: Plan = ctx.plan
         query, key, value, bias, sink, output, log_total = ctx.saved_tensors
-        grad_query, grad_key, grad_value = (torch.zeros_like(states) for states in (query, key, value))
+        grad_query, grad_key = (
+            states.new_zeros(*states.shape[:-1], width) for states, width in zip((query, key), ctx.widths, strict=True)
+        )
+        grad_value = torch.zeros_like(value)
         grad_bias = None if bias is None else torch.zeros_like(bias)
-        grad_parameters = {name: torch.zeros_like(parameter) for name, parameter in plan.parameters.items()}
+        grad_parameters = {name: torch.zeros_like(plan.state[name]) for name in plan.parameters}
         gain = cut(grad_output, plan.side)
         mean_gain = (gain * output).sum(-1, keepdim=True)
         for row, column in plan.tiles():
             of_scores, of_value = plan.weights_tile(
-                plan.parameters,
+                plan.state,
                 query[row],
                 key[column],
                 value[column],
@@ -216,7 +243,7 @@ class TiledAttention(torch.autograd.Function):
                 gain[row],
                 mean_gain[row],
             )
-            of_query, of_key, of_parameters = plan.pair_tile(plan.parameters, query[row], key[column], of_scores)
+            of_query, of_key, of_parameters = plan.pair_tile(plan.state, query[row], key[column], of_scores)
             grad_query[row] += of_query
             grad_key[column] += of_key
             grad_value[column] += of_value
@@ -252,10 +279,7 @@ class Tile(nn.Module, ABC):
         self.scorer = scorer
         self.scaling = scaling
         self.distance_width = distance_width
-        plain = {key: value for key, value in vars(scorer).items() if isinstance(value, int | float | str | None)}
-        plain.pop("training", None)
-        shapes = tuple((name, parameter.shape, parameter.dtype) for name, parameter in scorer.named_parameters())
-        self.identity = (type(self), type(scorer), scaling, distance_width, tuple(sorted(plain.items())), shapes)
+        self.identity = (type(self), scaling, distance_width, *identity(scorer))
 
     def __hash__(self) -> int:
         return hash(self.identity)
@@ -265,9 +289,20 @@ class Tile(nn.Module, ABC):
 
     def scores(self, query: Tensor, key: Tensor, bias: Tensor | None, mask: Tensor | None) -> Tensor:
         """[B, H, T, T], the lowest finite number where a pair may not meet."""
-        scores = scaled_pair(self.scorer, query, key, scaling=self.scaling, distance_width=self.distance_width)
+        scores = scaled_pair(self.scorer.tile, query, key, scaling=self.scaling, distance_width=self.distance_width)
         scores = scores if bias is None else scores + bias
         return scores if mask is None else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+
+
+def identity(scorer: Scorer) -> tuple[Any, ...]:
+    """What tells scorers apart whose formulas may differ; a scorer with attributes or modules of its own is unlike any
+    other."""
+    state = tuple((name, tensor.shape, tensor.dtype) for name, tensor in scorer.state_dict(keep_vars=True).items())
+    attributes = {key: value for key, value in vars(scorer).items() if key not in MODULE_ATTRIBUTES}
+    plain = all(isinstance(value, int | float | str | None) for value in attributes.values())
+    if not plain or next(scorer.children(), None) is not None:
+        return (id(scorer),)
+    return (type(scorer), tuple(sorted(attributes.items())), state)
 
 
 class ForwardTile(Tile):
@@ -324,17 +359,17 @@ class PairTile(Tile):
     def forward(self, query: Tensor, key: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         width = self.distance_width
         if width == 0:
-            return self.scorer.pair_gradient(query, key, gradient * self.scaling)
-        of_query, of_key, of_parameters = self.scorer.pair_gradient(
+            return self.scorer.tile_gradient(query, key, gradient * self.scaling)
+        of_query, of_key, of_parameters = self.scorer.tile_gradient(
             query[..., :-width], key[..., :-width], gradient * self.scaling
         )
         of_query = torch.cat([of_query, gradient @ key[..., -width:]], dim=-1)
         return of_query, torch.cat([of_key, gradient.transpose(-1, -2) @ query[..., -width:]], dim=-1), of_parameters
 
 
-def run_tile(tile: Tile, parameters: dict[str, Tensor], *tensors: Tensor | None) -> Any:
-    """A tile's arithmetic with these parameters of its scorer."""
-    named = {f"scorer.{name}": parameter for name, parameter in parameters.items()}
+def run_tile(tile: Tile, state: dict[str, Tensor], *tensors: Tensor | None) -> Any:
+    """A tile's arithmetic with this state of its scorer."""
+    named = {f"scorer.{name}": tensor for name, tensor in state.items()}
     return torch.func.functional_call(tile, named, tensors)
 
 
@@ -352,17 +387,29 @@ def traced_function(tile: Tile, compiled: bool) -> Callable[..., Any]:
     return run
 
 
-@cache
+@lru_cache(maxsize=64)
 def tile_function(tile: Tile, compiled: bool) -> Callable[..., Any]:
     """A function of the scorer's parameters and the tile's tensors; the same one for all layers with equal tiles."""
     scorer = copy.deepcopy(tile.scorer).to("meta").requires_grad_(False)
     template = type(tile)(scorer, scaling=tile.scaling, distance_width=tile.distance_width)
 
-    def run(parameters: dict[str, Tensor], *tensors: Tensor | None) -> Any:
-        return run_tile(template, parameters, *tensors)
+    def run(state: dict[str, Tensor], *tensors: Tensor | None) -> Any:
+        return run_tile(template, state, *tensors)
 
     if not compiled:
         return run
     # The compiler counts its versions of a function by its code, so each tile needs a code of its own.
     run.__code__ = run.__code__.replace(co_name=f"{type(tile).__name__}_{type(scorer).__name__}")
-    return torch.compile(run, dynamic=False)
+    return torch.compile(run, dynamic=False, options=COMPILER_OPTIONS)
+
+
+def guards_of_arguments(guards: Any) -> list[bool]:
+    """Of what a compiled tile would check each time it is called, what can change: its tensors. The rest is its code
+    and its own copy of a scorer, and takes longer to look at than some tiles to compute."""
+    return [guard.guard_type in ("TENSOR_MATCH", "NONE_MATCH", "GLOBAL_STATE", "SHAPE_ENV") for guard in guards]
+
+
+COMPILER_OPTIONS: dict[str, Any] = {
+    "guard_filter_fn": guards_of_arguments,
+    "realize_reads_threshold": 1000,  # numbers of every pair and dimension must not go through memory
+}

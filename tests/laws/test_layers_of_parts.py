@@ -1,11 +1,14 @@
 """Laws of the attention layer, for every allowed pair of parts from the registries."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
-from parts import Part, attend, backends_for, build, is_random, pairs, tokens, variants
+from parts import Part, attend, backends_for, build, is_pairwise, is_random, pairs, tokens, variants
 
-from attnkit.attention import Attention, normalizers
+from attnkit.attention import Attention, PairwiseScorer, Scorer, normalizers
 from attnkit.attention.backends import eager_attention
+from attnkit.attention.pairwise import tiled_attention
 
 PAIRS = pairs()
 PATTERNS, POSITIONS, NORMALIZERS, SCORERS = (
@@ -192,6 +195,55 @@ def test_tiles_beyond_one_agree_with_the_definition(monkeypatch: pytest.MonkeyPa
                 definition = outputs_and_gradients(layer, states, "eager", mask=padding_mask)
                 for tensor, expected in zip(ours, definition, strict=True):
                     torch.testing.assert_close(tensor, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("scorer", [part for part in SCORERS if is_pairwise(part)], ids=str)
+@pytest.mark.parametrize("size", [1.0, 5.0, 11.0])
+def test_tiles_are_exact_where_a_network_saturates(scorer: Part, size: float) -> None:
+    """In fp32, scores and gradients of large activations of both signs, against the definition in fp64."""
+    layer = build(scorer=scorer, dtype=torch.float32)
+    query, key, value = size * torch.randn(3, 1, 4, 40, layer.scorer.width)
+    rest = {"allowed": None, "causal": True, "bias": None, "sink": None, "dropout": 0.0}
+
+    def run(dtype: torch.dtype, attention: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
+        inputs = [states.to(dtype).requires_grad_() for states in (query, key, value / size)]
+        output = attention(layer.scorer.to(dtype), *inputs)
+        return [output.detach(), *torch.autograd.grad(output.sum(), inputs)]
+
+    def definition(scorer: Scorer, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        weight = scorer.weight[:, None, None]
+        scores = (torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3)) * weight).sum(-1)
+        later = torch.ones(40, 40, dtype=torch.bool).triu(1)
+        return torch.softmax(scores.masked_fill(later, float("-inf")), -1) @ value
+
+    ours = run(
+        torch.float32, lambda scorer, *states: tiled_attention(scorer, *states, scaling=1.0, distance_width=0, **rest)
+    )
+    for tensor, expected in zip(ours, run(torch.float64, definition), strict=True):
+        torch.testing.assert_close(tensor.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_scorers_of_one_class_share_tiles_only_where_their_formulas_are_one() -> None:
+    """What a scorer holds besides numbers, names and parameters tells it apart, and its buffers reach the tiles."""
+
+    class Weighted(PairwiseScorer):
+        def __init__(self, factors: list[float]) -> None:
+            super().__init__(num_heads=1, head_dim=2, max_positions=8)
+            self.factors = factors
+            self.register_buffer("weight", torch.tensor(factors).double())
+
+        def pair(self, mapped_query: torch.Tensor, mapped_key: torch.Tensor) -> torch.Tensor:
+            difference = mapped_query.unsqueeze(-2) - mapped_key.unsqueeze(-3)
+            return -(difference.abs() * self.weight).sum(-1) * self.factors[0]
+
+    for factors in ([1.0, 2.0], [3.0, 1.0]):
+        layer = build(hidden_size=2, num_heads=1).eval()
+        layer.scorer = Weighted(factors)
+        states = tokens(2, 5, 2)
+        for ours, expected in zip(
+            *(outputs_and_gradients(layer, states, name) for name in ("pairwise", "eager")), strict=True
+        ):
+            torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("sharing", ["separate", "key_value", "query_key", "all"])

@@ -5,6 +5,7 @@ width.
 """
 
 from abc import ABC
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -68,20 +69,28 @@ class Scorer(nn.Module, ABC):
         """[B, H, Q, M] and [B, H, K, M] -> [B, H, Q, K]."""
         return mapped_query @ mapped_key.transpose(-1, -2)
 
-    def pair_gradient(
-        self, mapped_query: Tensor, mapped_key: Tensor, gradient: Tensor
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """From the scores' gradient [B, H, Q, K] those of mapped query, mapped key and the parameters `pair` reads.
+    def for_tiles(self, mapped_query: Tensor, mapped_key: Tensor) -> "Scorer":
+        """The scorer whose `prepare`, `tile` and `tile_gradient` compute these tokens' pairs tile by tile. A class may
+        define them where its formula is cheaper than `pair`."""
+        return self
 
-        A class may define it where its formula is cheaper than what is derived from `pair`, as here.
-        """
+    def prepare(self, mapped: Tensor) -> Tensor:
+        """What a tile reads of mapped queries or keys, computed once per token: [B, H, N, M] -> [B, H, N, ·]."""
+        return mapped
+
+    def tile(self, query: Tensor, key: Tensor) -> Tensor:
+        """`pair` of prepared queries and keys, [B, H, Q, K]."""
+        return self.pair(query, key)
+
+    def tile_gradient(self, query: Tensor, key: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """From the scores' gradient [B, H, Q, K] those of mapped query, mapped key and the parameters `pair` reads."""
         parameters = dict(self.named_parameters())
 
         def pair(parameters: dict[str, Tensor], query: Tensor, key: Tensor) -> Tensor:
             named = {f"scorer.{name}": parameter for name, parameter in parameters.items()}
             return torch.func.functional_call(PairModule(self), named, (query, key))
 
-        backward: Any = torch.func.vjp(pair, parameters, mapped_query, mapped_key)[1]
+        backward: Any = torch.func.vjp(pair, parameters, query, key)[1]
         gradients = backward(gradient)
         of_parameters, of_query, of_key = gradients
         return of_query, of_key, of_parameters
@@ -133,15 +142,20 @@ class PairModule(nn.Module):
 
 
 def scaled_pair(
-    scorer: Scorer, mapped_query: Tensor, mapped_key: Tensor, *, scaling: float, distance_width: int
+    pair: Callable[[Tensor, Tensor], Tensor],
+    mapped_query: Tensor,
+    mapped_key: Tensor,
+    *,
+    scaling: float,
+    distance_width: int,
 ) -> Tensor:
     """scaling · pair(query, key), plus the product of the last `distance_width` columns of both, in which a position
     says how far they are apart: [B, H, Q, M] and [B, H, K, M] -> [B, H, Q, K]."""
     if distance_width == 0:
-        return scaling * scorer.pair(mapped_query, mapped_key)
+        return scaling * pair(mapped_query, mapped_key)
     query, of_query = mapped_query[..., :-distance_width], mapped_query[..., -distance_width:]
     key, of_key = mapped_key[..., :-distance_width], mapped_key[..., -distance_width:]
-    return scaling * scorer.pair(query, key) + of_query @ of_key.transpose(-1, -2)
+    return scaling * pair(query, key) + of_query @ of_key.transpose(-1, -2)
 
 
 scorers: Registry[Scorer] = Registry("scorer")
