@@ -196,3 +196,9 @@ def layer_parts(config: Any) -> list[dict[str, Any]]:
         for scorer, _ in config.all_scorers()
         for pattern, _ in config.all_patterns()
     ]
+
+
+def all_parts(config: Any) -> list[type]:
+    """The class of every part that a configuration names."""
+    named = [scorers[name] for name, _ in config.all_scorers()] + [patterns[name] for name, _ in config.all_patterns()]
+    return list(dict.fromkeys([*named, normalizers[config.normalizer], positions[config.position]]))

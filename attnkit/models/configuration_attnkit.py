@@ -7,6 +7,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
 from attnkit.models.checks import check
+from attnkit.models.parallel import pipeline_plan, sharding_plan, tensor_plan
 
 
 @strict
@@ -169,6 +170,21 @@ class AttnKitConfig(PreTrainedConfig):
             self.pooling = "last" if self.architecture != "encoder" else "first" if self.pooler else "mean"
         super().__post_init__(**kwargs)
         check(self)  # here rather than in a validator of huggingface_hub, which would wrap the one line in two
+
+    @property
+    def base_model_tp_plan(self) -> dict[str, str] | None:
+        """How transformers divides the body's heads among processes."""
+        return tensor_plan(self)
+
+    @property
+    def base_model_pp_plan(self) -> dict[str, tuple[list[str], list[str]]] | None:
+        """In which order the parts of the body follow each other."""
+        return pipeline_plan(self)
+
+    @property
+    def base_model_fsdp_plan(self) -> dict[str, str]:
+        """Which modules of the body are gathered as one where parameters are sharded."""
+        return sharding_plan(self)
 
     @property
     def num_all_layers(self) -> int:

@@ -75,7 +75,7 @@ def to_hf(model: AttnKitPreTrainedModel, format: str) -> PreTrainedModel:  # noq
     form = FORMATS[format]
     head, hf_class = find_class(form, model)
     hf_config = hf_class.config_class(**form.write(model.config))
-    check_function(form, head, model.config, form.read(hf_config), unseen=form.observed)
+    check_function(form, head, model.config, form.read(hf_config, head), unseen=form.observed)
     exported: Any = hf_class(hf_config).to(device=model.device, dtype=model.dtype)
     shapes = {key: tensor.shape for key, tensor in exported.state_dict().items()}
     theirs = {key: tensor.reshape(shapes[key]) for key, tensor in export_weights(form, head, model)}
@@ -84,7 +84,7 @@ def to_hf(model: AttnKitPreTrainedModel, format: str) -> PreTrainedModel:  # noq
     missing = {key for key in missing if not key.endswith(form.own_weights)}
     assert not missing, f"no weights for {sorted(missing)}"
     assert not result.unexpected_keys, f"no place for {result.unexpected_keys}"
-    check_function(form, head, model.config, form.read(hf_config) | form.observe(exported))
+    check_function(form, head, model.config, form.read(hf_config, head) | form.observe(exported))
     if exported.can_generate():
         exported.generation_config = copy.deepcopy(model.generation_config)
     return exported.train(model.training)
@@ -113,7 +113,7 @@ def read_config(form: Format, head: Head, model: PreTrainedModel) -> dict[str, A
     """The fields of our configuration that say what a model of transformers computes."""
     output = model.get_output_embeddings()
     tied = model.config.tie_word_embeddings if output is None else output.weight is input_weight(model)
-    return form.read(model.config) | form.observe(model) | head.fields | {"tie_word_embeddings": tied}
+    return form.read(model.config, head) | form.observe(model) | head.fields | {"tie_word_embeddings": tied}
 
 
 def input_weight(model: PreTrainedModel) -> Tensor:

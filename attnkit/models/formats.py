@@ -73,7 +73,7 @@ class Head:
     """One of our classes for one of theirs.
 
     `prefixes` are those of the body's names, ours and theirs; `fields` those of our configuration that the class
-    decides, `unused` those that it does not read.
+    decides, `unused` those that it does not read, and `required` what their configuration must say for this class.
     """
 
     model_class: type[AttnKitPreTrainedModel]
@@ -81,6 +81,7 @@ class Head:
     rules: dict[str, Rule] = field(default_factory=dict)
     fields: dict[str, Any] = field(default_factory=dict)
     unused: frozenset[str] = frozenset()
+    required: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -106,12 +107,12 @@ class Format:
     own_weights: tuple[str, ...] = ()
     unsaid: frozenset[str] = frozenset()
 
-    def read(self, config: Any) -> dict[str, Any]:
-        """Our fields for a configuration of transformers. Raises `UsageError` for an option without a field here."""
-        for key, value in self.required.items():
+    def read(self, config: Any, head: Head) -> dict[str, Any]:
+        """Our fields for a configuration of transformers. Raises `UsageError` for an option without a counterpart."""
+        for key, value in (self.required | head.required).items():
             if getattr(config, key) != value:
                 raise UsageError(
-                    f"{self.model_type}: {key} {getattr(config, key)!r} has no field here, only {value!r} is read"
+                    f"{self.model_type}: {key} {getattr(config, key)!r} has no counterpart, only {value!r} has one"
                 )
         named = {ours: getattr(config, theirs) for ours, theirs in self.names.items()}
         return self.constants | named | self.read_more(config)

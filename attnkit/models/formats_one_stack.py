@@ -121,6 +121,7 @@ transform.norm      lm_head.layer_norm
 lm_head.weight      lm_head.decoder.weight
 lm_head.bias        lm_head.decoder.bias
 """
+ROBERTA_ACTIVATION = {"hidden_act": "gelu"}  # its transform has this one, whatever the blocks have
 ROBERTA_LABELS = """
 model.pooler.dense  classifier.dense
 score               classifier.out_proj
@@ -133,7 +134,7 @@ ROBERTA = replace(
     write_more=write_roberta,
     heads={
         "RobertaModel": base(),
-        "RobertaForMaskedLM": masked_lm("roberta.", ROBERTA_LANGUAGE),
+        "RobertaForMaskedLM": replace(masked_lm("roberta.", ROBERTA_LANGUAGE), required=ROBERTA_ACTIVATION),
         "RobertaForSequenceClassification": sequence_labels("roberta.", ROBERTA_LABELS),
         "RobertaForTokenClassification": token_labels("roberta.", "score classifier"),
         "RobertaForQuestionAnswering": answers("roberta."),

@@ -61,16 +61,19 @@ def write_marian(config: AttnKitConfig) -> dict[str, Any]:
 
 
 def observe_marian(model: PreTrainedModel) -> dict[str, Any]:
-    """Its tables of positions are waves, unless someone has changed them."""
+    """Its tables of positions are waves, unless someone has changed them; and its stacks may have two embeddings in
+    spite of their configuration, which shares them only where it ties the output embedding too."""
     body = model.base_model
+    one, other = (stack.embed_tokens.weight for stack in (body.encoder, body.decoder))
+    observed: dict[str, Any] = {"share_encoder_decoder_embeddings": torch.equal(one, other)}
     tables = [stack.embed_positions.weight for stack in (body.encoder, body.decoder)]
     name, options = WAVES
     shape = {"num_heads": 1, "num_key_value_heads": 1, "max_positions": len(tables[0]), "causal": False}
     position = positions[name](hidden_size=model.config.d_model, head_dim=model.config.d_model, **shape, **options)
     waves = position.embed(torch.arange(len(tables[0]))).to(tables[0])
     if all(torch.allclose(waves, weight, rtol=0, atol=1e-6) for weight in tables):
-        return {}
-    return {"position": "learned", "position_options": None}
+        return observed
+    return observed | {"position": "learned", "position_options": None}
 
 
 MARIAN = Format(
@@ -102,7 +105,7 @@ MARIAN = Format(
     read_more=read_marian,
     write_more=write_marian,
     observe=observe_marian,
-    observed=frozenset({"position", "position_options"}),
+    observed=frozenset({"position", "position_options", "share_encoder_decoder_embeddings"}),
     body=marian_body,
     own_weights=("encoder.embed_positions.weight", "decoder.embed_positions.weight", "shared.weight"),
     heads={

@@ -87,6 +87,8 @@ TWO_STACKS = (
 class AttnKitForSequenceClassification(LabelModel):
     """A label for a whole text, from its pooled state (`config.pooling`, `config.pooler`)."""
 
+    pipeline_tag = "text-classification"
+
     def __init__(self, config: AttnKitConfig) -> None:
         super().__init__(config, with_pooler=True)
         self.score = nn.Linear(config.hidden_size, config.num_labels)
@@ -136,6 +138,8 @@ class AttnKitForSequenceClassification(LabelModel):
 class AttnKitForTokenClassification(LabelModel):
     """A label for each token."""
 
+    pipeline_tag = "token-classification"
+
     def __init__(self, config: AttnKitConfig) -> None:
         super().__init__(config, with_pooler=False)
         self.score = nn.Linear(config.hidden_size, config.num_labels)
@@ -174,6 +178,8 @@ class AttnKitForTokenClassification(LabelModel):
 
 class AttnKitForQuestionAnswering(LabelModel):
     """The first and the last token of the answer in a text (Devlin 2019, section 4.2)."""
+
+    pipeline_tag = "question-answering"
 
     def __init__(self, config: AttnKitConfig) -> None:
         super().__init__(config, with_pooler=False)
@@ -220,6 +226,8 @@ class AttnKitForQuestionAnswering(LabelModel):
 
 class AttnKitForMultipleChoice(LabelModel):
     """One of several texts, each scored by its pooled state (Radford 2018, section 3.3)."""
+
+    pipeline_tag = "multiple-choice"
 
     def __init__(self, config: AttnKitConfig) -> None:
         super().__init__(config, with_pooler=True)

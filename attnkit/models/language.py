@@ -36,6 +36,9 @@ class LanguageModel(AttnKitPreTrainedModel):
     architecture: str
     predicts_next = False  # whether the label of a token is predicted from the token before it
     token_loss: TokenLoss | None = None
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+    _pp_plan: Any = {"lm_head": (["hidden_states"], ["logits"])}
+    _fsdp_plan = {"lm_head": "keep_full_weight"}
 
     def __init__(self, config: AttnKitConfig, *, with_pooler: bool = False) -> None:
         if config.architecture != self.architecture:
@@ -117,6 +120,7 @@ def is_plain(head: nn.Module) -> bool:
 class AttnKitForCausalLM(LanguageModel, GenerationMixin):
     """A decoder that predicts the next token."""
 
+    pipeline_tag = "text-generation"
     architecture = "decoder"
     predicts_next = True
     _tied_weights_keys = {"lm_head.weight": "model.decoder.embeddings.tokens.weight"}
@@ -178,6 +182,7 @@ class Transform(nn.Module):
 class AttnKitForMaskedLM(LanguageModel):
     """An encoder that predicts the tokens behind the masks (Devlin 2019)."""
 
+    pipeline_tag = "fill-mask"
     architecture = "encoder"
     _tied_weights_keys = {"lm_head.weight": "model.encoder.embeddings.tokens.weight"}
 
@@ -334,6 +339,7 @@ class AttnKitForPermutationLM(LanguageModel):
 class AttnKitForSeq2SeqLM(LanguageModel, GenerationMixin):
     """An encoder-decoder that writes a target text for a source text (Vaswani 2017)."""
 
+    pipeline_tag = "text2text-generation"
     architecture = "encoder-decoder"
     _tied_weights_keys = {"lm_head.weight": "model.decoder.embeddings.tokens.weight"}
 
@@ -356,7 +362,6 @@ class AttnKitForSeq2SeqLM(LanguageModel, GenerationMixin):
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         decoder_position_ids: Tensor | None = None,
         encoder_outputs: ModelOutput | tuple | None = None,
@@ -377,7 +382,6 @@ class AttnKitForSeq2SeqLM(LanguageModel, GenerationMixin):
             attention_mask=attention_mask,
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
-            position_ids=position_ids,
             token_type_ids=token_type_ids,
             decoder_position_ids=decoder_position_ids,
             encoder_outputs=encoder_outputs,

@@ -27,6 +27,8 @@ class AttnKitModel(AttnKitPreTrainedModel):
     pooler of the config is left away where a head has no use for it.
     """
 
+    pipeline_tag = "feature-extraction"
+
     def __init__(self, config: AttnKitConfig, *, with_pooler: bool = True) -> None:
         super().__init__(config)
         both = config.is_encoder_decoder

@@ -12,9 +12,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from attnkit import attention
-from attnkit.attention import normalizers, patterns, positions, scorers
 from attnkit.errors import UsageError
 from attnkit.models import labels, language, modeling_attnkit
+from attnkit.models.card import write_card
+from attnkit.models.checks import all_parts
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.models.stack import AttnKitPreTrainedModel
 
@@ -33,9 +34,10 @@ ENTRIES = {
 }
 
 
-def save_with_code(model: AttnKitPreTrainedModel, folder: str | Path) -> None:
+def save_with_code(model: AttnKitPreTrainedModel, folder: str | Path, *, training: str | None = None) -> None:
     """Save a model with the code that it needs, for every head, and the user's own parts that its configuration names.
 
+    `training` is the section of its card that says how it came about.
     Raises `UsageError` for a part of the user's that was not written in a file.
     """
     own = own_sources(model.config)
@@ -52,17 +54,13 @@ def save_with_code(model: AttnKitPreTrainedModel, folder: str | Path) -> None:
     auto_map = {auto: f"{flat_name(cls.__module__)}.{cls.__name__}" for auto, cls in classes.items()}
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     (folder / "config.json").write_text(json.dumps(config | {"auto_map": auto_map}, indent=2) + "\n", encoding="utf-8")
+    write_card(model, folder, training=training, auto_map=auto_map, overwrite=True)
 
 
 def own_sources(config: AttnKitConfig) -> dict[str, Path]:
     """The files in which the user's own parts of a configuration are written, by the name they get."""
-    named = [(scorers, name) for name, _ in config.all_scorers()] + [
-        (patterns, name) for name, _ in config.all_patterns()
-    ]
-    parts: list[type] = [registry[name] for registry, name in named]
-    parts += [normalizers[config.normalizer], positions[config.position]]
     files: dict[str, Path] = {}
-    for part in parts:
+    for part in all_parts(config):
         if part.__module__.split(".")[0] == PACKAGE:
             continue
         try:

@@ -6,6 +6,7 @@ Shapes: B batch, N tokens, S source tokens.
 import logging
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.distributed import DistributedConfig
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import merge_with_config_defaults
@@ -26,9 +28,11 @@ from attnkit.attention.normalizers import Stochastic
 from attnkit.attention.patterns import build_mask, find_documents
 from attnkit.errors import UsageError, nearest
 from attnkit.models.blocks import Block, build_norm
+from attnkit.models.card import write_card
 from attnkit.models.checks import backend_problems, common_backend, obstacles
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.models.embeddings import Embeddings
+from attnkit.models.parallel import tensor_obstacle
 from attnkit.models.two_streams import permute, rows_of, see_self, targets_of
 
 logger = logging.getLogger(__name__)
@@ -41,6 +45,8 @@ class AttnKitPreTrainedModel(PreTrainedModel):
     config: AttnKitConfig
     config_class = AttnKitConfig
     base_model_prefix = "model"
+    pipeline_tag: str | None = None
+    """The hub's word for what a head is for."""
     supports_gradient_checkpointing = True
     _no_split_modules = ["Block"]
     _supports_sdpa = True
@@ -83,6 +89,21 @@ class AttnKitPreTrainedModel(PreTrainedModel):
         """The padding mask as it is: the model makes its masks itself, with the patterns that transformers' own causal
         mask for static caches would leave out."""
         return attention_mask
+
+    def _resolve_parallel_plans(self, distributed_config: DistributedConfig) -> tuple[dict, dict, dict]:
+        """As transformers does it. Raises `UsageError` where the model cannot be divided in the way asked for."""
+        if distributed_config.pp_size > 1:
+            raise UsageError("pp_size: transformers splits a body that has `layers` itself; use tp_size or FSDP")
+        obstacle = tensor_obstacle(self.config, distributed_config.tp_size)
+        if distributed_config.tp_size > 1 and obstacle is not None:
+            raise UsageError(f"tp_size {distributed_config.tp_size}: {obstacle}")
+        return super()._resolve_parallel_plans(distributed_config)
+
+    def save_pretrained(self, save_directory: str | Path, is_main_process: bool = True, **kwargs: Any) -> None:
+        """As transformers saves a model, with a card beside it."""
+        super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)
+        if is_main_process:
+            write_card(self, save_directory)
 
     @property
     def loss_function(self) -> Callable[..., Tensor]:
@@ -164,6 +185,10 @@ class Stack(AttnKitPreTrainedModel):
             if module in projections:
                 init.normal_(module.weight, std=self.config.initializer_range * len(projections) ** -0.5)
 
+    def init_parallel_plans(self) -> None:
+        """None of its own: the plans of the configuration name modules of the whole body."""
+        self._tp_plan, self._ep_plan, self._pp_plan, self._fsdp_plan = {}, {}, {}, {}
+
     def get_input_embeddings(self) -> nn.Embedding:
         return self.embeddings.tokens
 
@@ -202,7 +227,7 @@ class Stack(AttnKitPreTrainedModel):
         states = self.embeddings.tokens(input_ids) if inputs_embeds is None else inputs_embeds
         cache = self.start_cache(use_cache) if cache is None else cache
         past = count_past(cache)
-        documents = find_documents(position_ids, attention_mask) if cache is None or past == 0 else None
+        documents = find_documents(position_ids, attention_mask) if may_pack(position_ids, past) else None
         if position_ids is None:
             position_ids = self.count_positions(states, attention_mask, input_ids, past)
         self.check_length(past, states)
@@ -362,3 +387,11 @@ def count_past(cache: Cache | None) -> int | Tensor:
     """How many tokens are in a cache."""
     past = 0 if cache is None else cache.get_seq_length()
     return past.clone() if isinstance(past, Tensor) else past  # a static cache counts on in place
+
+
+def may_pack(position_ids: Tensor | None, past: int | Tensor) -> bool:
+    """Whether rows may hold several documents: not those that go on with a text in the cache. A compiler cannot branch
+    on how full a static cache is, so the rows of a compiled pass into one are single documents."""
+    if position_ids is None or position_ids.shape[-1] == 1:
+        return False
+    return past == 0 if isinstance(past, int) else not torch.compiler.is_compiling() and bool(past == 0)

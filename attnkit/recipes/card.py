@@ -1,46 +1,41 @@
-"""The card of a fine-tuned model: what it was made of and how good it is, for whoever finds its folder."""
+"""The card of a trained model: what it was made of and how good it is, for whoever finds its folder."""
 
 from pathlib import Path
 from typing import Any
 
-from attnkit.training.run_folder import writing
+from huggingface_hub import ModelCard
+from transformers import PreTrainedModel
+
+from attnkit.config.runs import FinetuneRun, PretrainRun
+from attnkit.models import AttnKitConfig
+from attnkit.models.card import CARD, training_section, write_card
+
+NOT_TOLD = {"model", "scorer", "sample", "loss_curve"}  # of a summary: where things lie, and what the card says itself
 
 
-def write_card(folder: Path, summary: dict[str, Any]) -> None:
-    """Write `README.md` beside a model, from the summary of its run."""
-    started, examples = summary["started_from"] or "random weights", summary["examples"]
-    rows = [
-        f"| {split.replace('_', '-')} | {name} | {value:.4f} | {interval_of(summary, split, name)} |"
-        for split in ("held_out", "test")
-        if split in summary
-        for name, value in summary[split].items()
-    ]
-    counts = ", ".join(f"{count:,} {split.replace('_', '-')}" for split, count in examples.items())
-    notes = [f"- {split.replace('_', '-')}: {note}" for split, said in summary["notes"].items() for note in said]
-    lines = [
-        "---",
-        "library_name: transformers",
-        f"tags: [attnkit, {summary['task']}]",
-        "---",
-        "",
-        f"# {summary['task']}: {summary['predicts']}",
-        "",
-        f"A {summary['model_type']} of {summary['parameters']:,} parameters, fine-tuned by attnkit from {started}.",
-        f"Examples: {counts}. Training: {summary['steps']:,} steps, {summary['tokens_seen']:,} tokens.",
-        "",
-        "| split | metric | figure | 95% interval |",
-        "|---|---|---|---|",
-        *rows,
-        "",
-        *notes,
-        "",
-        "Loading it takes `import attnkit` first." if summary["model_type"] == "attnkit" else "",
-    ]
-    with writing(folder):
-        (folder / "README.md").write_text("\n".join(lines).rstrip("\n") + "\n", encoding="utf-8")
+def write_run_card(
+    run: PretrainRun | FinetuneRun, model: PreTrainedModel, folder: Path, *, summary: dict[str, Any]
+) -> None:
+    """Write the card of a run's model beside it: the data, the settings and the figures of the run, and of a model of
+    attnkit's own what it is made of and how it is loaded."""
+    section = training_section(training_of(run, summary))
+    if isinstance(model.config, AttnKitConfig):
+        write_card(model, folder, training=section, overwrite=True)
+    else:
+        header = "---\nlibrary_name: transformers\ntags: [attnkit]\n---"
+        ModelCard(f"{header}\n\n# {type(model).__name__}, trained by attnkit\n\n{section}\n").save(folder / CARD)
 
 
-def interval_of(summary: dict[str, Any], split: str, name: str) -> str:
-    """The interval of a figure, where it has one."""
-    low, high = summary["intervals"][split].get(name, (None, None))
-    return "" if low is None else f"{low:.4f} – {high:.4f}"
+def training_of(run: PretrainRun | FinetuneRun, summary: dict[str, Any]) -> dict[str, Any]:
+    """The data, the settings and the figures of a run."""
+    training = run.training
+    said = {
+        "data.source": run.data.source,
+        "per_device_batch_size": training.per_device_batch_size,
+        "gradient_accumulation_steps": training.gradient_accumulation_steps,
+        "num_processes": training.num_processes,
+        "learning_rate": training.learning_rate,
+        "schedule": training.schedule,
+        "seed": training.seed,
+    }
+    return said | {name: value for name, value in summary.items() if name not in NOT_TOLD}

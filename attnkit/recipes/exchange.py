@@ -10,6 +10,7 @@ from attnkit.data.tokenizer import load_tokenizer
 from attnkit.errors import UsageError, nearest
 from attnkit.files.text import read_json
 from attnkit.models import from_hf, to_hf
+from attnkit.models.card import read_training
 from attnkit.models.convert import FORMATS
 from attnkit.models.remote_code import ENTRIES, save_with_code
 from attnkit.recipes.model import load_model
@@ -73,7 +74,7 @@ def export_checkpoint(run: ExportRun) -> str:
     target, model = free_folder(run.target), load_own(run.path)
     tokenizer = None if find_tokenizer(run.path) is None else tokenizer_of(run.path)
     if run.format is None:
-        save_with_code(model, target)
+        save_with_code(model, target, training=read_training(model_path(run.path)))
         said = f"{type(model).__name__} with its code in {target}: load it with trust_remote_code=True"
     else:
         exported = to_hf(model, run.format)

@@ -16,7 +16,6 @@ from attnkit.data.tokenizer import load_tokenizer, train_tokenizer
 from attnkit.errors import UsageError, nearest
 from attnkit.models import AttnKitConfig
 from attnkit.models.loss import IGNORED
-from attnkit.recipes.card import write_card
 from attnkit.recipes.folder import (
     LOSS_CURVE,
     MODEL,
@@ -215,8 +214,7 @@ def finish(prepared: Prepared, result: TrainResult, *, model: PreTrainedModel, j
     """Save the model, its predictions, the summary and the pictures, and return what there is to say."""
     folder, task = prepared.folder, prepared.task
     summary = summarize(prepared, result, model=model, judged=judged)
-    save_result(folder, model, tokenizer=prepared.tokenizer, summary=summary)
-    write_card(folder / MODEL, summary)
+    save_result(prepared.run, model, tokenizer=prepared.tokenizer, summary=summary)
     for split, found in judged.items():
         path = folder / PREDICTIONS / f"{split}.jsonl"
         write_predictions(path, task, examples=found.examples, answers=found.answers)

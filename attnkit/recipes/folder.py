@@ -16,6 +16,7 @@ from attnkit.data.sources import PYTHON_DOCS, DataConfig
 from attnkit.errors import UsageError
 from attnkit.files.saved import CONFIG, MODEL
 from attnkit.models import AttnKitConfig
+from attnkit.recipes.card import write_run_card
 from attnkit.recipes.saved import TOKENIZER, tokenizer_folder
 from attnkit.training.run_folder import check_output_folder, open_output_folder, refuse_foreign_files, writing
 
@@ -96,11 +97,17 @@ def open_run(run: Run, tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def save_result(
-    folder: Path, model: PreTrainedModel, *, tokenizer: PreTrainedTokenizerBase, summary: dict[str, Any]
+    run: PretrainRun | FinetuneRun,
+    model: PreTrainedModel,
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    summary: dict[str, Any],
 ) -> None:
-    """Write the trained model, its tokenizer beside it, and what is worth knowing of the run."""
+    """Write the trained model, its tokenizer and its card beside it, and what is worth knowing of the run."""
+    folder = Path(run.training.output_dir)
     with writing(folder):
         model.save_pretrained(folder / MODEL)
         tokenizer.save_pretrained(folder / MODEL)
+        write_run_card(run, model, folder / MODEL, summary=summary)
         text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
         (folder / SUMMARY).write_text(text, encoding="utf-8")

@@ -123,7 +123,7 @@ def finish(prepared: Prepared, result: TrainResult) -> str:
     if result.stopped_early and result.best_checkpoint is not None:
         load_weights(model, result.best_checkpoint)
     summary = summarize(prepared, result)
-    save_result(folder, model, tokenizer=prepared.tokenizer, summary=summary)
+    save_result(prepared.run, model, tokenizer=prepared.tokenizer, summary=summary)
     plot_loss(folder / LOG, folder / LOSS_CURVE, reference=prepared.rows.unigram_loss)
     return say(summary)
 

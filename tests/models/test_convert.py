@@ -182,6 +182,7 @@ def test_steps_with_a_cache_are_the_same(name: str) -> None:
     [
         ("T5ForConditionalGeneration", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
         ("MarianMTModel", {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}),
+        ("MarianMTModel", {"share_encoder_decoder_embeddings": True, "tie_word_embeddings": False}),
         ("MarianMTModel", {"scale_embedding": False, "activation_function": "relu"}),
         ("GPT2LMHeadModel", {"scale_attn_weights": False, "n_inner": None}),
         ("GPT2LMHeadModel", {"tie_word_embeddings": False}),
@@ -232,10 +233,13 @@ def test_a_checkpoint_folder_is_imported(tmp_path: Any) -> None:
 
 
 def test_what_has_no_field_is_refused() -> None:
-    with pytest.raises(UsageError, match="scale_attn_by_inverse_layer_idx True has no field here"):
+    with pytest.raises(UsageError, match="scale_attn_by_inverse_layer_idx True has no counterpart"):
         from_hf(build("GPT2Model", scale_attn_by_inverse_layer_idx=True))
     with pytest.raises(UsageError, match="encoder_ffn_dim and decoder_ffn_dim differ"):
         from_hf(build("MarianModel", decoder_ffn_dim=18))
+    with pytest.raises(UsageError, match="roberta: hidden_act 'relu' has no counterpart, only 'gelu' has one"):
+        from_hf(build("RobertaForMaskedLM", hidden_act="relu"))
+    assert from_hf(build("RobertaForTokenClassification", hidden_act="relu")).config.hidden_act == "relu"
     with pytest.raises(UsageError, match="no import of 'electra': "):
         from_hf(transformers.ElectraModel(transformers.ElectraConfig(**BERT)))
 
