@@ -89,7 +89,9 @@ def compare(rank: int, folder: str, port: int, architecture: str) -> None:
     whole = head.from_pretrained(folder)
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(3, 31, (2, 9), generator=generator)
-    inputs = {"input_ids": ids} | ({"decoder_input_ids": ids[:, :5].contiguous()} if whole.config.is_encoder_decoder else {})
+    inputs = {"input_ids": ids} | (
+        {"decoder_input_ids": ids[:, :5].contiguous()} if whole.config.is_encoder_decoder else {}
+    )
     with torch.no_grad():
         torch.testing.assert_close(parts.eval()(**inputs).logits, whole.eval()(**inputs).logits, rtol=0, atol=1e-5)
     labels = {"labels": inputs.get("decoder_input_ids", ids)}
