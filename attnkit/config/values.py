@@ -28,6 +28,8 @@ class Checker:
         """A value from a file in the type of its key; raises `UsageError` that says what was expected."""
         if value is None and not allows(self.hints[name], NoneType):
             raise self.unexpected(name, value)
+        if is_free_mapping(self.hints[name], value):
+            return value  # the parser would read the texts in it as YAML once more
         section, _, leaf = name.rpartition(".")
         try:
             namespace = self.parser.parse_object({section: {leaf: value}} if section else {leaf: value}, defaults=False)
@@ -69,6 +71,12 @@ def members(hint: Any) -> tuple[Any, ...]:
 def allows(hint: Any, kind: type) -> bool:
     """Whether a value of some kind (`list`, `dict`, `NoneType`) can be of a type."""
     return any(kind in (member, get_origin(member)) for member in members(hint))
+
+
+def is_free_mapping(hint: Any, value: Any) -> bool:
+    """Whether a value is a mapping from names to whatever, and of a type that allows that."""
+    is_mapping = isinstance(value, dict) and all(isinstance(key, str) for key in value)
+    return is_mapping and any(get_args(member) == (str, Any) for member in members(hint))
 
 
 def describe(hint: Any) -> str:

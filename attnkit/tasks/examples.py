@@ -33,6 +33,16 @@ class ExamplesConfig(DataConfig):
     max_held_out_samples: int | None = None
     """Held-out examples at most; the others are left out by lot."""
 
+    def problems(self) -> list[str]:
+        """What is wrong with these settings, a line each."""
+        names = ("sequence_length", "max_train_samples", "max_held_out_samples")
+        values = {name: vars(self)[name] for name in names}
+        return [
+            f"data.{name}: {value} must be 1 or more"
+            for name, value in values.items()
+            if value is not None and value < 1
+        ]
+
 
 def load_examples(task: "Task", data: ExamplesConfig) -> dict[str, list[Example]]:
     """The examples by split, from which the task has learnt: `train`, `held_out` and, if there is a source, `test`.

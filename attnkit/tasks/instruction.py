@@ -17,9 +17,10 @@ from attnkit.tasks.rows import Row
 from attnkit.tasks.token_classification import require_offsets
 
 TEMPLATE = (
-    "{% for message in messages %}{% if not loop.first %}\n{% endif %}{{ message['role'] }}: {{ message['content'] }}"
+    "{% for message in messages %}{% if not loop.first %}{{ '\\n' }}{% endif %}"
+    "{{ message['role'] }}: {{ message['content'] }}"
     "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}\nassistant:{% endif %}"
+    "{% if add_generation_prompt %}{{ '\\n' }}assistant:{% endif %}"
 )
 """The chat template of a tokenizer that has none; it is saved with the tokenizer."""
 

@@ -246,3 +246,13 @@ def test_imports_that_cannot_be(write: Write, entry: str, message: str) -> None:
     write("", "argparse.py")
     with pytest.raises(UsageError, match=message):
         load(PretrainRun, ["--config", str(write(f"imports: [{entry}]\n"))])
+
+
+def test_texts_in_a_mapping_stay_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("task: {options: {prefix: 'summarize: ', other: '007', more: 'null'}}\n", encoding="utf-8")
+    assert load(FinetuneRun, ["--config", str(path)]).task.options == {
+        "prefix": "summarize: ",
+        "other": "007",
+        "more": "null",
+    }

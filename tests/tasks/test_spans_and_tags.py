@@ -1,0 +1,205 @@
+"""Answers in a text and tags of words are where they were, whatever the windows, the tokens and the cuts."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import BertConfig, BertForQuestionAnswering, PreTrainedTokenizerFast
+
+from attnkit.data.tokenizer import TokenizerConfig, train_tokenizer
+from attnkit.errors import UsageError
+from attnkit.tasks import ExamplesConfig, TaskConfig, make_task
+from attnkit.tasks.metrics_of_labels import MISSED
+from attnkit.tasks.question_answering import NO_ANSWER
+from attnkit.tasks.rows import Padding
+
+WORDS = ["cat", "dogs", "ran", "42", "Ünï", "a", "house,", "(red)"]
+
+
+def bert_like() -> PreTrainedTokenizerFast:
+    """One token per character of a word, the special tokens of BERT around."""
+    letters = sorted(set("".join(WORDS)))
+    vocab = {name: number for number, name in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *letters])}
+    vocab |= {f"##{letter}": len(vocab) + number for number, letter in enumerate(letters)}
+    backend = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **special)
+
+
+TOKENIZERS = {
+    "bytes": train_tokenizer([" ".join(WORDS)] * 4, TokenizerConfig(vocab_size=285)),
+    "wordpiece": bert_like(),
+}
+
+
+def qa(**options: Any) -> Any:
+    return make_task(TaskConfig(name="question_answering", label_column="answers", options=options), ExamplesConfig())
+
+
+def logits_at(row: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a model would say that is sure of the labels of a row."""
+    starts, ends = torch.zeros(len(row["input_ids"])), torch.zeros(len(row["input_ids"]))
+    starts[row["start_positions"]], ends[row["end_positions"]] = 9.0, 9.0
+    return starts, ends
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    kind=st.sampled_from(sorted(TOKENIZERS)),
+    words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=30),
+    bounds=st.tuples(st.integers(0, 29), st.integers(1, 3)),
+    stride=st.integers(0, 20),
+    max_length=st.integers(38, 70),
+)
+def test_the_answer_comes_back_from_every_window_that_holds_it(
+    kind: str, words: list[str], bounds: tuple[int, int], stride: int, max_length: int
+) -> None:
+    first = bounds[0] % len(words)
+    answer = " ".join(words[first : first + bounds[1]])
+    start = len(" ".join(words[:first])) + (first > 0)
+    example = {"text": " ".join(words), "question": "cat ran", "answers": [(answer, start)]}
+    task = qa(stride=stride, max_answer_tokens=1000)
+    assert not list(task.check(example))
+    try:
+        rows = task.encode([example], TOKENIZERS[kind], max_length=max_length)
+    except UsageError:
+        return  # the windows would not move on, of which another test is
+    held = 0
+    for row in rows:
+        spans = [span for span in row["spans"] if span is not None and span[0] < span[1]]
+        holds = spans[0][0] <= start and spans[-1][1] >= start + len(answer)
+        assert (row["start_positions"] != NO_ANSWER) == holds
+        if holds:
+            held += 1
+            outcome = task.best_spans(row, *logits_at(row))
+            assert task.best_answer(example["text"], [outcome])["prediction"] == answer
+        assert all(one[1] >= two[0] - 1 for one, two in pairwise(spans))
+    covered = {place for row in rows for span in row["spans"] if span is not None for place in range(*span)}
+    assert {place for place, letter in enumerate(example["text"]) if letter != " "} <= covered
+    if len(rows) == 1:
+        assert held == 1
+        outcomes = [task.best_spans(row, *logits_at(row)) for row in rows]
+        assert task.answers([example], rows=rows, outcomes=outcomes)[0]["prediction"] == answer
+
+
+def test_windows_have_to_move_on() -> None:
+    example = {"text": " ".join(WORDS * 3), "question": "cat ran", "answers": [("cat", 0)]}
+    with pytest.raises(UsageError, match=r"task\.options\.stride: 40 has to be less than the \d+ tokens"):
+        qa(stride=40).encode([example], TOKENIZERS["wordpiece"], max_length=40)
+
+
+def test_no_answer_is_the_first_token_of_every_window() -> None:
+    example = {"text": " ".join(WORDS), "question": "cat ran", "answers": []}
+    task = qa(no_answer=True, stride=4)
+    rows = task.encode([example], TOKENIZERS["wordpiece"], max_length=24)
+    assert len(rows) > 1
+    assert {(row["start_positions"], row["end_positions"]) for row in rows} == {(0, 0)}
+    outcomes = [task.best_spans(row, *logits_at(row)) for row in rows]
+    (answer,) = task.answers([example], rows=rows, outcomes=outcomes)
+    assert answer["prediction"] == ""
+    assert answer["probability"] > 0.5
+    strict = qa(no_answer=True, stride=4, no_answer_threshold=100.0)
+    assert strict.answers([example], rows=rows, outcomes=outcomes)[0]["prediction"] != ""
+    assert next(qa().check(example)).startswith("there is no answer; fill it in, or set task.options.no_answer true")
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ([("cat", 40)], "an answer lies outside the text: 3 characters from 40 of 11"),
+        ([("cat", 1)], "the text has 'at ' where the answer is said to be 'cat'"),
+        ([("dog", None)], "the answer occurs 0 times in the text"),
+        ([("a", None)], "the answer occurs 2 times in the text"),
+    ],
+)
+def test_answers_that_are_not_there(answers: list, message: str) -> None:
+    assert message in "".join(qa().check({"text": "cat ran off", "question": "?", "answers": answers}))
+
+
+def test_a_hint_of_padding_changes_no_loss() -> None:
+    config = BertConfig(vocab_size=60, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    model, task = BertForQuestionAnswering(config).eval(), qa(stride=0)
+    task.prepare_model(model, [])
+    examples = [
+        {"text": text, "question": "cat", "answers": [("cat", 0)]} for text in ("cat ran", "cat " + " ".join(WORDS))
+    ]
+    rows = task.encode(examples, TOKENIZERS["wordpiece"], max_length=60)
+    pad = Padding(TOKENIZERS["wordpiece"])
+    together, alone = model(**pad(rows)).loss, [model(**pad([row])).loss for row in rows]
+    torch.testing.assert_close(together, sum(alone) / 2)
+
+
+# ------------------------------------------------------------------------------------------------------------ tags
+
+
+def tagging() -> Any:
+    task = make_task(TaskConfig(name="token_classification"), ExamplesConfig())
+    assert not list(task.learn([{"words": ["x", "y"], "tags": ["O", "B-X"]}]))
+    return task
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    kind=st.sampled_from(sorted(TOKENIZERS)),
+    words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=12),
+    max_length=st.integers(6, 40),
+)
+def test_the_first_token_of_each_word_has_its_tag(kind: str, words: list[str], max_length: int) -> None:
+    task, tokenizer = tagging(), TOKENIZERS[kind]
+    tags = ["B-X" if number % 2 else "O" for number in range(len(words))]
+    (row,) = task.encode([{"words": words, "tags": tags}], tokenizer, max_length=max_length)
+    assert len(row["input_ids"]) <= max_length
+    labelled = {token: label for token, label in enumerate(row["labels"]) if label != -100}
+    assert sorted(labelled) == sorted(row["first_tokens"].values())  # one token of a word, and no other
+    for word, token in row["first_tokens"].items():
+        assert labelled[token] == task.numbers()[tags[word]]
+        piece = tokenizer.decode([row["input_ids"][token]]).strip().removeprefix("##")
+        assert words[word].startswith(piece) or not piece.isascii()
+    assert row["missed"] == len(words) - len(labelled)
+    whole = tokenizer(" ".join(words))["input_ids"]
+    assert row["cut"] == (len(whole) > max_length)
+    if not row["cut"]:
+        assert row["missed"] == 0
+    outcomes = [{word: (tags[word], 0.9) for word in row["first_tokens"]}]
+    (answer,) = task.answers([{"words": words, "tags": tags}], rows=[row], outcomes=outcomes)
+    assert answer["prediction"].count(MISSED) == row["missed"]
+
+
+def test_words_that_were_cut_off_are_wrong_and_counted() -> None:
+    task, example = tagging(), {"words": ["cat", "ran", "dogs"], "tags": ["B-X", "O", "B-X"]}
+    rows = task.encode([example], TOKENIZERS["wordpiece"], max_length=8)
+    assert task.notes(rows, sequence_length=8) == [
+        "1 of 1 texts are longer than data.sequence_length: 8 and were cut",
+        "1 words have no token in their row and count as wrong",
+    ]
+    answers = task.answers([example], rows=rows, outcomes=[{0: ("B-X", 1.0), 1: ("O", 1.0)}])
+    figures = task.score([example], answers)
+    assert figures["tag_accuracy"] == pytest.approx(2 / 3)
+    assert figures["entity_recall"] == 0.5
+    assert figures["entity_precision"] == 1.0
+
+
+def test_tags_that_name_no_entities() -> None:
+    task = make_task(TaskConfig(name="token_classification"), ExamplesConfig())
+    (problem,) = task.learn([{"words": ["x", "y"], "tags": ["NN", "VB"]}])
+    assert problem.startswith("task.metrics: 'NN' is no BIO tag")
+    task = make_task(TaskConfig(name="token_classification", metrics=["tag_accuracy"]), ExamplesConfig())
+    assert not list(task.learn([{"words": ["x", "y"], "tags": ["NN", "VB"]}]))
+    assert list(task.check({"words": ["x"], "tags": ["NN", "VB"]})) == [
+        "there are not as many tags as words; give one tag for each word"
+    ]
+
+
+def test_a_tokenizer_without_offsets_is_refused() -> None:
+    class Slow:
+        is_fast = False
+
+    for name in ("token_classification", "question_answering", "instruction"):
+        with pytest.raises(UsageError, match="which characters a token stands for"):
+            make_task(TaskConfig(name=name), ExamplesConfig()).prepare_tokenizer(Slow())

@@ -1,0 +1,178 @@
+"""Laws that every task keeps, on real examples: what is reported is what is saved, whatever the size of a batch."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attnkit
+from attnkit.cli import main
+from attnkit.config.load import load
+from attnkit.config.runs import FinetuneRun
+from attnkit.errors import UsageError
+from attnkit.tasks import ExamplesConfig, TaskConfig, make_task
+from attnkit.tasks.metrics import metrics
+
+EXAMPLES = Path(__file__).parent / "examples"
+TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+
+def rows_of(name: str, number: int = 40) -> list[dict[str, Any]]:
+    lines = (EXAMPLES / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines[:number]]
+
+
+def coarse(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row | {"label": row["label"].split(".")[0]} for row in rows]
+
+
+ROWS = {
+    "classification": coarse(rows_of("glosses")),
+    "multi_label": [row | {"label": row["label"].split(".")} for row in rows_of("glosses")],
+    "regression": [row | {"label": len(row["text"])} for row in rows_of("glosses")],
+    "multiple_choice": [
+        {"text": row["text"], "choices": [row["target"], other["target"]], "label": 0}
+        if number % 2
+        else {"text": row["text"], "choices": [other["target"], row["target"]], "label": 1}
+        for number, (row, other) in enumerate(zip(rows_of("definitions"), rows_of("definitions")[::-1], strict=True))
+    ],
+    "token_classification": [{"text": row["words"], "label": row["tags"]} for row in rows_of("roles")],
+    "question_answering": [
+        {"text": row["text"], "question": row["question"], "label": row["answers"]} for row in rows_of("versions", 12)
+    ],
+    "sequence_to_sequence": [{"text": row["text"], "label": row["target"]} for row in rows_of("definitions")],
+    "instruction": [{"text": row["text"], "label": row["target"]} for row in rows_of("definitions")],
+}
+FLAGS = {
+    "classification": ["--task.options.balanced", "true"],
+    "question_answering": ["--data.sequence_length", "128"],
+    "sequence_to_sequence": ["--model.architecture", "encoder-decoder", "--task.options.max_target_tokens", "6"],
+    "instruction": ["--model.architecture", "decoder", "--task.options.max_new_tokens", "4"],
+}
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def finetune(name: str, folder: Path, *flags: object) -> int:
+    source = write(folder / "examples.jsonl", ROWS[name])
+    words = ["finetune", "--task.name", name, "--data.source", source, "--training.output_dir", folder / "run"]
+    words += ["--data.sequence_length", 64, "--data.held_out_fraction", 0.4, "--tokenizer.vocab_size", 300]
+    words += ["--model.architecture", "encoder", *(word for key in TINY for word in (f"--model.{key}", TINY[key]))]
+    words += ["--training.max_steps", 2, "--training.warmup_steps", 0, "--tracking.progress", "false"]
+    return main([str(word) for word in (*words, *FLAGS.get(name, []), *flags)])
+
+
+def test_every_task_has_rows_here() -> None:
+    assert ROWS.keys() == set(attnkit.tasks)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_is_reported_is_what_is_saved(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert finetune(name, tmp_path, "--data.test_source", write(tmp_path / "test.jsonl", ROWS[name][:9])) == 0
+    run = tmp_path / "run"
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    made = load(FinetuneRun, ["--config", str(run / "config.yaml")])
+    task = make_task(made.task, made.data)
+    assert list(summary["held_out"]) == ["loss", *task.metric_names]
+    for split in ("held_out", "test"):
+        lines = (run / "predictions" / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()
+        said = [json.loads(line) for line in lines]
+        assert len(said) == summary["examples"][split]
+        names = sorted(
+            {name for line in said for name in map(str, np.atleast_1d(line["gold"]))} | set(class_names(run))
+        )
+        for metric_name in task.metric_names:
+            kind = next(kind for kind in task.judged if kind in metrics[metric_name].judges)
+            metric = metrics[metric_name](kind=kind, names=names)
+            predictions = [line[task.judged[kind]] for line in said]
+            figure = metric.compute(predictions=predictions, references=[line["gold"] for line in said])
+            assert figure[metric_name] == summary[split][metric_name]
+            low, high = summary["intervals"][split][metric_name]
+            assert low <= figure[metric_name] <= high
+    for size in (1, 7):
+        capsys.readouterr()
+        assert main(["evaluate", str(run), "--training.per_device_batch_size", str(size)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        for split, line in (("held_out", lines[0]), ("test", next(it for it in lines if it.startswith("test")))):
+            for figure, value in summary[split].items():
+                assert f"{figure} {value:.4f}" in line
+    assert (run / "report.png").stat().st_size > 1000
+    assert f"| {task.metric_names[0]} |" in (run / "model" / "README.md").read_text(encoding="utf-8")
+
+    unlabelled = [{key: value for key, value in row.items() if key != "label"} for row in ROWS[name][:5]]
+    assert main(["predict", str(run), "--data.source", str(write(tmp_path / "new.jsonl", unlabelled))]) == 0
+    said = [json.loads(line) for line in (run / "predictions" / "new.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len(said) == 5
+    assert all("prediction" in line and "gold" not in line for line in said)
+
+
+def class_names(run: Path) -> list[str]:
+    return list(json.loads((run / "model" / "config.json").read_text(encoding="utf-8")).get("label2id", []))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_unknown_options_and_metrics_are_named(name: str) -> None:
+    with pytest.raises(UsageError, match=r"task\.options: \w+ takes no option 'strid'"):
+        make_task(TaskConfig(name=name, options={"strid": 3}), ExamplesConfig())
+    with pytest.raises(UsageError, match=rf"task\.metrics: no metric 'acuracy' for task '{name}': .*allowed"):
+        make_task(TaskConfig(name=name, metrics=["acuracy"]), ExamplesConfig())
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--data.sequence_length", 0], "data.sequence_length: 0 must be 1 or more"),
+        (["--data.sequence_length", 2], "data.sequence_length: 2 leaves no room for text"),
+        (["--model.pooling", "eos"], "model.pooling: 'eos' reads the state of an end token"),
+        (["--training.best_metric", "acuracy"], "training.best_metric: this run has no metric 'acuracy': did you mean"),
+        (["--training.best_metric", "accuracy"], "training.best_mode: 'min' would keep the worst accuracy: set it to"),
+        (["--training.frozen_layers", 2], "training.frozen_layers: 2 is more than the 1 layers"),
+        (["--adapter.method", "lore"], "adapter.method: unknown method 'lore': did you mean"),
+        (["--adapter.method", "prompt_tuning"], "adapter.method: unknown method 'prompt_tuning'"),
+        (["--adapter.method", "lora", "--adapter.options.rank", 3], "adapter.options: no option 'rank'"),
+        (["--grid.batch_sizes", "[0]"], "training.per_device_batch_size: 0 must be 1 or more"),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_written(
+    flags: list, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert finetune("classification", tmp_path, *flags) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("options", ["{r: 4}", "{r: 2, use_dora: true}"])
+def test_an_adapter_trains_few_weights_and_is_merged(options: str, tmp_path: Path) -> None:
+    flags = ("--adapter.method", "lora", "--adapter.options", options, "--training.learning_rate", "1e-2")
+    assert finetune("classification", tmp_path, *flags) == 0
+    run = tmp_path / "run"
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    assert summary["trained_parameters"] < summary["parameters"] / 2
+    assert (run / "adapter" / "adapter_model.safetensors").is_file()
+    from transformers import AutoModelForSequenceClassification
+
+    merged = AutoModelForSequenceClassification.from_pretrained(run / "model")
+    assert not [name for name, _ in merged.named_parameters() if "lora" in name]
+
+
+def test_a_grid_is_summed_up_over_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--grid.seeds", "[1, 2]", "--grid.learning_rates", "[1e-2, 1e-3]")
+    assert finetune("classification", tmp_path, *flags) == 0
+    report = json.loads((tmp_path / "run" / "grid.json").read_text(encoding="utf-8"))
+    assert [(group["learning_rate"], group["seeds"]) for group in report] == [(0.01, [1, 2]), (0.001, [1, 2])]
+    summaries = [
+        json.loads((tmp_path / "run" / f"rate0.01-batch16-seed{seed}" / "summary.json").read_text(encoding="utf-8"))
+        for seed in (1, 2)
+    ]
+    losses = [summary["held_out"]["loss"] for summary in summaries]
+    assert report[0]["metrics"]["loss"] == {"mean": np.mean(losses), "sd": pytest.approx(np.std(losses, ddof=1))}
+    assert report[0]["difference_to_first"]["loss"] == {"mean": 0, "sd": 0}
+    capsys.readouterr()
+    assert finetune("classification", tmp_path, *flags) == 2
+    assert "already holds a run; go on with the grid by --training.resume true" in capsys.readouterr().err
+    assert finetune("classification", tmp_path, *flags, "--resume") == 0
