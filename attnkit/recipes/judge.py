@@ -131,11 +131,18 @@ def plot_report(path: Path, task: Task, judged: Judged) -> None:
         drawing.savefig(str(path), dpi=120, format="png")
 
 
+def show(value: float) -> str:
+    """A figure with as many digits as do not depend on how rows were put into batches."""
+    return f"{value:.4f}" if abs(value) < 100 else f"{value:.6g}"
+
+
 def say_figures(figures: dict[str, float], intervals: dict[str, Any], *, baseline: dict[str, float], guess: str) -> str:
     """Figures on one line, each with its interval and the baseline where there is one."""
     said = []
     for name, value in figures.items():
         low, high = intervals.get(name, (None, None))
-        around = "" if low is None else f" [{low:.4f}, {high:.4f}]"
-        said.append(f"{name} {value:.4f}{around}" + (f" ({guess}: {baseline[name]:.4f})" if name in baseline else ""))
+        around = "" if low is None else f" [{show(low)}, {show(high)}]"
+        said.append(
+            f"{name} {show(value)}{around}" + (f" ({guess}: {show(baseline[name])})" if name in baseline else "")
+        )
     return ", ".join(said)

@@ -12,6 +12,7 @@ from attnkit.cli import main
 from attnkit.config.load import load
 from attnkit.config.runs import FinetuneRun
 from attnkit.errors import UsageError
+from attnkit.recipes.judge import show
 from attnkit.tasks import ExamplesConfig, TaskConfig, make_task
 from attnkit.tasks.metrics import metrics
 
@@ -31,7 +32,7 @@ def coarse(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 ROWS = {
     "classification": coarse(rows_of("glosses")),
     "multi_label": [row | {"label": row["label"].split(".")} for row in rows_of("glosses")],
-    "regression": [row | {"label": len(row["text"])} for row in rows_of("glosses")],
+    "regression": [row | {"label": len(row["text"]) / 100} for row in rows_of("glosses")],
     "multiple_choice": [
         {"text": row["text"], "choices": [row["target"], other["target"]], "label": 0}
         if number % 2
@@ -100,9 +101,9 @@ def test_what_is_reported_is_what_is_saved(name: str, tmp_path: Path, capsys: py
         lines = capsys.readouterr().out.splitlines()
         for split, line in (("held_out", lines[0]), ("test", next(it for it in lines if it.startswith("test")))):
             for figure, value in summary[split].items():
-                assert f"{figure} {value:.4f}" in line
+                assert f"{figure} {show(value)}" in line
     assert (run / "report.png").stat().st_size > 1000
-    assert f"| {task.metric_names[0]} |" in (run / "model" / "README.md").read_text(encoding="utf-8")
+    assert f"held_out.{task.metric_names[0]}" in (run / "model" / "README.md").read_text(encoding="utf-8")
 
     unlabelled = [{key: value for key, value in row.items() if key != "label"} for row in ROWS[name][:5]]
     assert main(["predict", str(run), "--data.source", str(write(tmp_path / "new.jsonl", unlabelled))]) == 0
