@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, is_dataclass, make_dataclass
 from typing import TYPE_CHECKING, Any, Optional, get_type_hints
 
 from attnkit.data.objectives import ObjectiveConfig
-from attnkit.data.sources import DataConfig
+from attnkit.data.sources import PretrainDataConfig
 from attnkit.data.tokenizer import TokenizerConfig
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.tasks.adapter import AdapterConfig
@@ -40,7 +40,7 @@ class PretrainRun:
 
     model: ModelConfig = field(default_factory=ModelConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
-    data: DataConfig = field(default_factory=DataConfig)
+    data: PretrainDataConfig = field(default_factory=PretrainDataConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
@@ -86,7 +86,8 @@ class TokenizerRun:
     """Everything that training a tokenizer depends on."""
 
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
-    data: DataConfig = field(default_factory=DataConfig)
+    data: PretrainDataConfig = field(default_factory=PretrainDataConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     output_dir: str = "runs/tokenizer"
     """Folder of the tokenizer, to be given to a run as `tokenizer.path`."""
     overwrite: bool = False

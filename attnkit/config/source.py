@@ -54,8 +54,11 @@ def read_settings(module: str, name: str) -> Settings:
     for base in cls.bases:
         if isinstance(resolve(home, base)[0], ast.ClassDef):
             inherited = read_settings(home, ast.unparse(base))
-            settings.fields.update(inherited.fields)
-            settings = replace(settings, doc=f"{settings.doc}\n\n{inherited.doc}")
+            settings = replace(
+                settings,
+                doc=f"{settings.doc}\n\n{inherited.doc}",
+                fields={**inherited.fields, **settings.fields},  # what a class says anew is its own
+            )
     return settings
 
 

@@ -1,8 +1,8 @@
 """From text to batches: sources, tokenizer, packing, objectives."""
 
+from attnkit.data.documents import Documents
 from attnkit.data.objectives import Objective, ObjectiveConfig
-from attnkit.data.packing import PackedText, pack
-from attnkit.data.sources import DataConfig, Documents, load_documents
+from attnkit.data.sources import DataConfig, PretrainDataConfig
 from attnkit.data.statistics import unigram_loss
 from attnkit.data.tokenizer import TokenizerConfig, load_tokenizer, train_tokenizer
 
@@ -11,11 +11,9 @@ __all__ = [
     "Documents",
     "Objective",
     "ObjectiveConfig",
-    "PackedText",
+    "PretrainDataConfig",
     "TokenizerConfig",
-    "load_documents",
     "load_tokenizer",
-    "pack",
     "train_tokenizer",
     "unigram_loss",
 ]

@@ -1,128 +1,164 @@
-"""Packing: documents become rows of token ids of one length, with nothing padded and nothing lost.
+"""Packing: documents of token ids become rows of at most `sequence_length` tokens.
 
-    document 1 ⊕ end ⊕ document 2 ⊕ end ⊕ …   →   rows of `sequence_length` tokens, the last one shorter
-
-A row is a list of token ids. Each document ends with its `end`, so where documents begin can be read from the rows:
-position ids that restart, or masks between documents, need nothing else.
+Each document ends with its `end`, so where documents begin can be read from the rows: position ids that restart, or
+masks between documents, need nothing else.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import chain
+from abc import ABC, abstractmethod
+from bisect import bisect_left, insort
+from typing import ClassVar, NamedTuple, final
 
-import datasets
 import numpy as np
 import pyarrow as pa
-from transformers import PreTrainedTokenizerBase
 
-from attnkit.errors import UsageError
+from attnkit.registry import Registry
 
-BATCH = 2**22  # characters of text that are tokenized together
 MIN_ROW = 2  # tokens: a row of one has none that is predicted from another
+TOKEN_IDS = pa.list_(pa.int32())
 
 
-@dataclass(kw_only=True)
-class PackedText:
-    """Rows of token ids, and where everything went: tokens = Σ len(row) + dropped_tokens."""
+class TokenizedTexts(NamedTuple):
+    """Texts as token ids, one after the other, each with the end of its document."""
 
-    rows: datasets.Dataset
-    """The column `input_ids` (int32): `sequence_length` tokens in every row but the last, which may be shorter."""
-    documents: int
-    """Documents in the rows."""
-    empty_documents: int
-    """Documents that the tokenizer turns into no token at all: they are in no row, not even as an end."""
-    tokens: int
-    """Tokens of the documents, the end of each included."""
-    dropped_tokens: int
-    """Tokens in no row: the last one, where it would make a row by itself."""
-    bytes: int
-    """Bytes of the text of the documents, in UTF-8 and without their ends, as bits per byte counts them."""
+    token_ids: np.ndarray  # int32 [tokens of all texts]
+    lengths: np.ndarray  # int64 [texts], tokens of each; 1 for a text that is nothing but its end
 
 
-def pack(
-    documents: datasets.Dataset,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    sequence_length: int,
-    min_tokens: int | None = None,
-) -> PackedText:
-    """Tokenize documents (column `text`), end each, and cut the whole into rows of `sequence_length` tokens.
+class Packing(ABC):
+    """Makes rows of documents that come in portions; what is not yet a full row may wait for the next portion.
 
-    The end is the tokenizer's `eos_token`, or its `sep_token` if it has no other, as BERT's has not. Text that looks
-    like a special token is tokenized as the ordinary text that it is.
-
-    `min_tokens`: the tokens that there have to be, a full row if not given. Raises `UsageError` where there are fewer,
-    and for a tokenizer that has no token to end documents with.
+    Every token is in exactly one row, or counted in `dropped_tokens`.
     """
-    if sequence_length < MIN_ROW:
-        raise UsageError(f"data.sequence_length: got {sequence_length}; a row needs at least {MIN_ROW} tokens")
-    end = _end(tokenizer)
-    blocks: list[pa.Array] = []
-    rest = np.empty(0, dtype=np.int32)
-    num_documents = num_tokens = num_bytes = 0
-    for texts in _batches(documents):
-        tokens, count, size = _tokenize(texts, tokenizer, end=end)
-        num_documents += count
-        num_tokens += len(tokens)
-        num_bytes += size
-        tokens = np.concatenate([rest, tokens])
-        full = len(tokens) - len(tokens) % sequence_length
-        blocks.append(_rows(tokens[:full], sequence_length))
-        rest = tokens[full:]
-    needed = max(MIN_ROW, sequence_length if min_tokens is None else min_tokens)
-    if num_tokens < needed:
-        raise UsageError(
-            f"data.source: too little text: {num_documents} documents of {num_bytes} bytes make {num_tokens} tokens "
-            f"and {needed} are needed; give more text, or lower data.sequence_length (now {sequence_length})"
+
+    schema: ClassVar[pa.Schema] = pa.schema({"input_ids": TOKEN_IDS})
+
+    def __init__(self, *, row_length: int) -> None:
+        self.row_length = row_length  # tokens
+        self.dropped_tokens = 0
+
+    @abstractmethod
+    def add(self, texts: TokenizedTexts) -> pa.Table:
+        """The rows that are complete once these documents have come."""
+
+    @abstractmethod
+    def rest(self) -> pa.Table:
+        """The rows of what still waits, after the last document."""
+
+    @final
+    def take_dropped(self) -> int:
+        """The tokens that were dropped since this was asked last."""
+        dropped, self.dropped_tokens = self.dropped_tokens, 0
+        return dropped
+
+    @final
+    def rows(self, token_ids: np.ndarray, lengths: np.ndarray) -> pa.Table:
+        """Token ids one after the other as rows of these lengths, but for rows too short to predict anything."""
+        long_enough = lengths >= MIN_ROW
+        self.dropped_tokens += int(lengths[~long_enough].sum())
+        return pa.table(
+            [list_array(token_ids[np.repeat(long_enough, lengths)], lengths[long_enough])], schema=Packing.schema
         )
-    if len(rest) >= MIN_ROW:
-        blocks.append(_rows(rest, len(rest)))
-    return PackedText(
-        rows=datasets.Dataset(pa.table({"input_ids": pa.chunked_array(blocks, pa.list_(pa.int32()))})),
-        documents=num_documents,
-        empty_documents=len(documents) - num_documents,
-        tokens=num_tokens,
-        dropped_tokens=len(rest) if len(rest) < MIN_ROW else 0,
-        bytes=num_bytes,
-    )
 
 
-def _end(tokenizer: PreTrainedTokenizerBase) -> int:
-    for token_id in (tokenizer.eos_token_id, tokenizer.sep_token_id):
-        if token_id is not None:
-            return token_id
-    raise UsageError(
-        "tokenizer.path: this tokenizer has neither eos_token nor sep_token to end documents with; "
-        'set one with tokenizer.add_special_tokens({"eos_token": ...}), save it, and give that folder'
-    )
+packings: Registry[Packing] = Registry("packing")
 
 
-def _tokenize(texts: list[str], tokenizer: PreTrainedTokenizerBase, *, end: int) -> tuple[np.ndarray, int, int]:
-    """The tokens of texts, an end after each; how many of the texts have tokens; and the bytes of those."""
-    encoded = tokenizer(
-        texts, add_special_tokens=False, split_special_tokens=True, return_attention_mask=False, verbose=False
-    )["input_ids"]
-    kept = [(text, token_ids) for text, token_ids in zip(texts, encoded, strict=True) if token_ids]
-    tokens = np.fromiter(chain.from_iterable([*token_ids, end] for _, token_ids in kept), dtype=np.int32)
-    return tokens, len(kept), sum(len(text.encode()) for text, _ in kept)
+@final
+@packings.register("concatenate")
+class Concatenate(Packing):
+    """All documents end to end, cut into rows of one length; only the last is shorter (Liu 2019, FULL-SENTENCES).
+
+    document 1 ⊕ end ⊕ document 2 ⊕ end ⊕ …   →   rows
+    """
+
+    def __init__(self, *, row_length: int) -> None:
+        super().__init__(row_length=row_length)
+        self.waiting = np.empty(0, dtype=np.int32)
+
+    def add(self, texts: TokenizedTexts) -> pa.Table:
+        token_ids = np.concatenate([self.waiting, texts.token_ids])
+        num_rows = len(token_ids) // self.row_length
+        full, self.waiting = np.split(token_ids, [num_rows * self.row_length])
+        return self.rows(full, np.full(num_rows, self.row_length))
+
+    def rest(self) -> pa.Table:
+        waiting, self.waiting = self.waiting, self.waiting[:0]
+        return self.rows(waiting, np.array([len(waiting)] if len(waiting) else [], dtype=np.int64))
 
 
-def _batches(documents: datasets.Dataset) -> Iterator[list[str]]:
-    """Texts in lists of about BATCH characters: enough to tokenize in parallel, and few whatever their length."""
-    pending: list[str] = []
-    size = 0
-    for rows in documents.select_columns("text").iter(batch_size=256):
-        for text in rows["text"]:
-            pending.append(text)
-            size += len(text)
-            if size >= BATCH:
-                yield pending
-                pending, size = [], 0
-    if pending:
-        yield pending
+@final
+@packings.register("best_fit")
+class BestFit(Packing):
+    """Whole documents, each in the fullest row that has room for it, the longest first (Ding 2024, section 3.1).
+
+    Only a document longer than a row is cut, into full rows and one remainder. Rows are filled from the documents of
+    one portion, so there is no need to hold more.
+    """
+
+    def add(self, texts: TokenizedTexts) -> pa.Table:
+        starts, lengths = cut(texts.lengths, self.row_length)
+        row_of = best_fit(lengths, self.row_length)
+        order = np.argsort(row_of, kind="stable")
+        return self.rows(
+            texts.token_ids[places(starts[order], lengths[order])],
+            np.bincount(row_of, weights=lengths).astype(np.int64) if len(row_of) else lengths,
+        )
+
+    def rest(self) -> pa.Table:
+        return Packing.schema.empty_table()
 
 
-def _rows(tokens: np.ndarray, length: int) -> pa.Array:
-    """Tokens [rows · length] as an array of rows of one length."""
-    offsets = np.arange(0, len(tokens) + 1, length, dtype=np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens, pa.int32()))
+@final
+@packings.register("one_document")
+class OneDocument(Packing):
+    """One document per row; one that is longer than a row is cut into several (Liu 2019, DOC-SENTENCES)."""
+
+    def add(self, texts: TokenizedTexts) -> pa.Table:
+        _, lengths = cut(texts.lengths, self.row_length)
+        return self.rows(texts.token_ids, lengths)
+
+    def rest(self) -> pa.Table:
+        return Packing.schema.empty_table()
+
+
+def cut(lengths: np.ndarray, longest: int) -> tuple[np.ndarray, np.ndarray]:
+    """Start and length of the pieces of documents that lie end to end, none longer than `longest`."""
+    num_pieces = -(-lengths // longest)
+    pieces = np.full(num_pieces.sum(), longest)
+    pieces[np.cumsum(num_pieces) - 1] = lengths - (num_pieces - 1) * longest
+    return np.cumsum(pieces) - pieces, pieces
+
+
+def best_fit(lengths: np.ndarray, room: int) -> np.ndarray:
+    """The row of each piece: the longest first, each into the row with the least room that suffices, or a new one."""
+    row_of = np.empty(len(lengths), dtype=np.int64)
+    rows_with: list[list[int]] = [[] for _ in range(room + 1)]  # by the room that is left in them
+    rooms: list[int] = []  # those that some row has left, in rising order
+    num_rows = 0
+    for piece in np.argsort(-lengths, kind="stable").tolist():
+        length = int(lengths[piece])
+        place = bisect_left(rooms, length)
+        if place == len(rooms):
+            row, left = num_rows, room - length
+            num_rows += 1
+        else:
+            row, left = rows_with[rooms[place]].pop(), rooms[place] - length
+            if not rows_with[rooms[place]]:
+                del rooms[place]
+        row_of[piece] = row
+        if left:
+            if not rows_with[left]:
+                insort(rooms, left)
+            rows_with[left].append(row)
+    return row_of
+
+
+def places(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The places start, start + 1, … of each piece, one piece after the other."""
+    return np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
+
+
+def list_array(values: np.ndarray, lengths: np.ndarray) -> pa.Array:
+    """Values one after the other as an array of lists of these lengths."""
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, pa.int32()))

@@ -38,8 +38,6 @@ class DataFile(ABC):
     def __init__(self, path: Path, *, documents: DocumentUnit) -> None:
         self.path = path
         self.documents = documents
-        self.columns: list[str] = []
-        """Names of its columns, complete once the rows have been read; empty for a file that has none."""
 
     @final
     def rows(self, columns: Mapping[str, str]) -> Iterator[Row]:
@@ -143,7 +141,6 @@ class JsonLinesFile(DataFile):
     """One JSON object per line (https://jsonlines.org); blank lines are passed over."""
 
     def read(self, stream: BinaryIO, columns: Mapping[str, str]) -> Iterator[Row]:
-        met: dict[str, None] = {}
         for number, line in self.lines(stream):
             if not line.strip():
                 continue
@@ -155,9 +152,7 @@ class JsonLinesFile(DataFile):
             if not isinstance(row, dict):
                 raise UsageError(f'{place}: is no JSON object; each line has to look like {{"text": "..."}}')
             self.check_columns(list(row), columns, place=place)
-            met.update(dict.fromkeys(row))
             yield place, {column: row[column] for column in columns}
-        self.columns = list(met)
 
 
 @final
@@ -182,7 +177,7 @@ class CsvFile(DataFile):
             if not cells:  # a blank line
                 continue
             if header is None:
-                header = self.columns = cells
+                header = cells
                 self.check_columns(header, columns, place=str(self.path))
                 continue
             if len(cells) != len(header):
@@ -207,8 +202,7 @@ class ParquetFile(DataFile):
         seekable = io.BytesIO(stream.read()) if isinstance(stream, gzip.GzipFile) else stream
         try:
             table = pq.ParquetFile(seekable)
-            self.columns = list(table.schema_arrow.names)
-            self.check_columns(self.columns, columns, place=str(self.path))
+            self.check_columns(table.schema_arrow.names, columns, place=str(self.path))
             batches = table.iter_batches(batch_size=1024, columns=list(columns))
             for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), start=1):
                 yield f"{self.path}, row {number}", row

@@ -1,32 +1,31 @@
-"""Where text comes from: the settings of `data`, and the documents behind `data.source`."""
+"""Where text comes from: the settings of `data`, and the rows behind `data.source`."""
 
 import glob
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from hashlib import blake2b
 from pathlib import Path
+from typing import Any, get_args
 
 import datasets
-import numpy as np
-import pyarrow as pa
 
 from attnkit.data import python_docs
 from attnkit.data.hub import require_repository, unreachable
-from attnkit.data.readers import DataFile, DocumentUnit, Row, file_type, first_line, open_file
-from attnkit.errors import UsageError
+from attnkit.data.readers import DocumentUnit, Row, file_type, first_line, open_file
+from attnkit.errors import UsageError, nearest
+
+Entries = str | Sequence[str | dict[str, Any]]
 
 PYTHON_DOCS = "python-docs"
 # `name` or `org/name`, either with `:split`.
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?(:\w+)?", re.ASCII)
 LOCAL_REMEDY = "give a local txt, jsonl, csv or parquet file, a folder of them, or 'python-docs' as the source"
-CHUNK = 32 * 2**20  # characters of text that are turned into one Arrow array
 
 
 @dataclass(kw_only=True)
 class DataConfig:
-    """The text of a pretraining run."""
+    """The text of a run."""
 
     source: str | list[str] = PYTHON_DOCS
     """`python-docs`, or files, globs and folders of txt, jsonl, csv and parquet (plain or .gz), or a hub name
@@ -48,65 +47,87 @@ class DataConfig:
 
 
 @dataclass(kw_only=True)
-class Documents:
-    """Documents to train on and documents held out from training; each dataset has the one column `text`."""
+class PretrainDataConfig(DataConfig):
+    """The text of a pretraining run, and how it becomes rows."""
 
-    train: datasets.Dataset
-    held_out: datasets.Dataset
-    duplicates: int
-    """Documents left out because the same text is there already."""
+    source: str | list[str | dict[str, Any]] = PYTHON_DOCS  # type: ignore[assignment]
+    """`python-docs`, or files, globs and folders of txt, jsonl, csv and parquet (plain or .gz), or a hub name
+    (`org/name`, or `org/name:split`; the split is `train` if none is named). A list of mappings {source, weight,
+    text_column, documents, subset} mixes several sources; all but `source` may be left out there."""
+    packing: str = "concatenate"
+    """How documents share rows: end to end (`concatenate`), whole where they fit (`best_fit`), or each in rows of its
+    own (`one_document`)."""
+    document_mask: bool = False
+    """Whether documents that share a row are kept apart: none attends to another, and positions start anew."""
 
 
-def load_documents(data: DataConfig) -> Documents:
-    """The documents of a run, without duplicates, split by document.
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One source of a mix: its rows are packed and counted on their own."""
 
-    Equal settings and files give equal documents in equal order. No text is in both parts, and neither is empty.
-    Without `held_out_source`, `held_out_fraction` of the documents are drawn with `seed`; with it, a text that both
-    sources hold is held out. Texts of nothing but white space are passed over.
+    source: str | list[str]
+    weight: float | None
+    """Its share of the training rows, in proportion to the other weights; None where each row is seen once."""
+    text_column: str
+    documents: DocumentUnit
+    subset: str | None
 
-    Raises `UsageError` for a source that is missing, faulty or holds too few documents.
+    @property
+    def name(self) -> str:
+        """What accounts and errors call it."""
+        return self.source if isinstance(self.source, str) else ", ".join(self.source)
+
+
+def sources_of(data: PretrainDataConfig) -> list[Source]:
+    """The sources of `data.source`: one for a name or a list of names, one per entry where mappings are among them.
+
+    Raises `UsageError` for keys and values that an entry cannot have, and for weights that only some entries have.
     """
-    seen: set[bytes] = set()
-    if data.held_out_source is not None:
-        held_out, held_out_duplicates = _distinct(_texts(data.held_out_source, data), seen=seen)
-        train, train_duplicates = _distinct(_texts(data.source, data), seen=seen)
-        if train.num_rows == 0:
-            raise UsageError(
-                f"data.source: every document of {_named(data.source)} is in data.held_out_source as well; "
-                f"give text that is not held out"
-            )
-        return _documents(train, held_out, duplicates=train_duplicates + held_out_duplicates)
-    if not 0 < data.held_out_fraction < 1:
-        raise UsageError(f"data.held_out_fraction: got {data.held_out_fraction}; it has to lie between 0 and 1")
-    table, duplicates = _distinct(_texts(data.source, data), seen=seen)
-    if table.num_rows < 2:
-        raise UsageError(
-            f"data.source: {_named(data.source)} holds one document, too few to hold some out for evaluation; "
-            f"give more text, let data.documents be paragraph or line, or set data.held_out_source"
-        )
-    is_held_out = _held_out(table.num_rows, fraction=data.held_out_fraction, seed=data.seed)
-    return _documents(table.filter(pa.array(~is_held_out)), table.filter(pa.array(is_held_out)), duplicates=duplicates)
+    defaults = {"text_column": data.text_column, "documents": data.documents, "subset": data.subset}
+    if not _is_mix(data.source):
+        return [Source(source=data.source, weight=None, **defaults)]  # type: ignore[arg-type]
+    entries = [entry if isinstance(entry, dict) else {"source": entry} for entry in data.source]
+    problems = [problem for entry in entries for problem in _problems_of(entry)]
+    if len({"weight" in entry for entry in entries}) == 2:
+        problems.append("data.source: only some entries have a weight; give one to all of them or to none")
+    if problems:
+        raise UsageError("\n".join(problems))
+    return [Source(**{"weight": None, **defaults, **entry}) for entry in entries]
 
 
-def read_documents(source: str | list[str], *, data: DataConfig) -> datasets.Dataset:
-    """All documents of a source, without duplicates, in the one column `text`.
-
-    Raises `UsageError` for a source that is missing, faulty or empty.
-    """
-    table, _ = _distinct(_texts(source, data), seen=set())
-    return datasets.Dataset(table)
+def _is_mix(source: Entries) -> bool:
+    return not isinstance(source, str) and any(isinstance(entry, dict) for entry in source)
 
 
-def read_rows(source: str | list[str], *, columns: Mapping[str, str], data: DataConfig) -> Iterator[Row]:
+def _problems_of(entry: dict[str, Any]) -> Iterator[str]:
+    """What is wrong with an entry of a mix, a line for each problem."""
+    place = f"data.source: the entry {entry}"
+    known = ("source", "weight", "text_column", "documents", "subset")
+    yield from (f"{place} has an unknown key {key!r}: {nearest(str(key), known)}" for key in entry if key not in known)
+    names = entry.get("source")
+    if not isinstance(names, str) and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        yield f"{place} names no source; write {{source: FILES, weight: 1}}"
+    weight = entry.get("weight", 1)
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
+        yield f"{place} has weight {weight!r}; it has to be a number above 0"
+    for key in ("text_column", "subset"):
+        if key in entry and not isinstance(entry[key], str):
+            yield f"{place} has {key} {entry[key]!r}; it has to be text"
+    unit, units = entry.get("documents", "line"), get_args(DocumentUnit)
+    if unit not in units:
+        yield f"{place} has documents {unit!r}: {nearest(str(unit), units)}"
+
+
+def read_rows(source: str | list[str], *, columns: Mapping[str, str], data: DataConfig | Source) -> Iterator[Row]:
     """Rows of files, folders, globs and hub datasets, each with its place: the wanted columns as they were stored.
 
-    `columns` gives with each column the setting that names it, for the errors. Files come in the order of the list, and
-    sorted by path within a glob or folder; a file that is met twice is read once.
+    `columns` gives with each column the setting that names it, for the errors; what other columns there are does not
+    matter, and files may differ in them. Files come in the order of the list, and sorted by path within a glob or
+    folder; a file that is met twice is read once.
     """
     entries = [source] if isinstance(source, str) else source
     if not entries:
         raise UsageError(f"data.source: is an empty list; {LOCAL_REMEDY}")
-    first: DataFile | None = None
     met: set[Path] = set()
     for entry in entries:
         if entry == PYTHON_DOCS:
@@ -114,17 +135,12 @@ def read_rows(source: str | list[str], *, columns: Mapping[str, str], data: Data
             continue
         paths = paths_of(entry)
         if paths is None:
-            yield from _hub_rows(entry, columns=columns, data=data)
+            yield from _hub_rows(entry, columns=columns, subset=data.subset)
             continue
         for path in paths:
-            if path.resolve() in met:
-                continue
-            met.add(path.resolve())
-            file = open_file(path, documents=data.documents)
-            yield from file.rows(columns)
-            if file.columns:
-                first = first or file
-                _check_same_columns(file, first)
+            if path.resolve() not in met:
+                met.add(path.resolve())
+                yield from open_file(path, documents=data.documents).rows(columns)
 
 
 def text_of(row: Row, column: str) -> str:
@@ -144,53 +160,6 @@ def text_of(row: Row, column: str) -> str:
             f"{place}: column {column!r} holds half of a surrogate pair at character {error.start}; remove it"
         ) from error
     return text
-
-
-def _texts(source: str | list[str], data: DataConfig) -> Iterator[str]:
-    """The texts of a source that hold more than white space."""
-    empty = True
-    for row in read_rows(source, columns={data.text_column: "data.text_column"}, data=data):
-        text = text_of(row, data.text_column)
-        if text.strip():
-            empty = False
-            yield text
-    if empty:
-        raise UsageError(
-            f"{_named(source)}: column {data.text_column!r} holds no text; "
-            f"fill it, or name another with data.text_column"
-        )
-
-
-def _distinct(texts: Iterator[str], *, seen: set[bytes]) -> tuple[pa.Table, int]:
-    """A table of the texts that were not seen before, and the number of those that were; all are seen after."""
-    chunks: list[pa.Array] = []
-    pending: list[str] = []
-    size = duplicates = 0
-    for text in texts:
-        digest = blake2b(text.encode(), digest_size=16).digest()
-        if digest in seen:
-            duplicates += 1
-            continue
-        seen.add(digest)
-        pending.append(text)
-        size += len(text)
-        if size >= CHUNK:
-            chunks.append(pa.array(pending, pa.string()))
-            pending, size = [], 0
-    chunks.append(pa.array(pending, pa.string()))
-    return pa.table({"text": pa.chunked_array(chunks, pa.string())}), duplicates
-
-
-def _held_out(num_documents: int, *, fraction: float, seed: int) -> np.ndarray:
-    """Which of at least two documents are held out: `fraction` of them, but at least one and never all."""
-    num_held_out = min(max(1, round(num_documents * fraction)), num_documents - 1)
-    is_held_out = np.zeros(num_documents, dtype=bool)
-    is_held_out[np.random.default_rng(seed).permutation(num_documents)[:num_held_out]] = True
-    return is_held_out
-
-
-def _documents(train: pa.Table, held_out: pa.Table, *, duplicates: int) -> Documents:
-    return Documents(train=datasets.Dataset(train), held_out=datasets.Dataset(held_out), duplicates=duplicates)
 
 
 def paths_of(entry: str) -> list[Path] | None:
@@ -232,13 +201,13 @@ def _remedy(path: Path) -> str:
     return f"did you mean {near[close[0]]!r}?" if close else LOCAL_REMEDY
 
 
-def _hub_rows(entry: str, *, columns: Mapping[str, str], data: DataConfig) -> Iterator[Row]:
+def _hub_rows(entry: str, *, columns: Mapping[str, str], subset: str | None) -> Iterator[Row]:
     """The rows of a dataset on the hub."""
     name, _, split = entry.partition(":")
     remedy = _remedy(Path(name))
     require_repository(name, kind="dataset", remedy=remedy)
     try:
-        rows = datasets.load_dataset(name, data.subset, split=split or "train")
+        rows = datasets.load_dataset(name, subset, split=split or "train")
     except ConnectionError as error:
         raise unreachable(name, kind="dataset", remedy=remedy) from error
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
@@ -262,15 +231,8 @@ def _python_docs(columns: Mapping[str, str]) -> Iterator[Row]:
         yield f"{PYTHON_DOCS}, document {number}", {column: text}
 
 
-def _check_same_columns(file: DataFile, first: DataFile) -> None:
-    """Refuse files of one source that differ in their columns: most likely one of them is not meant."""
-    if set(file.columns) != set(first.columns):
-        here, there = (", ".join(sorted(map(repr, one.columns))) for one in (file, first))
-        raise UsageError(
-            f"{file.path}: its columns ({here}) differ from those of {first.path} ({there}); "
-            f"give files with the same columns"
-        )
-
-
-def _named(source: str | list[str]) -> str:
-    return repr(source) if isinstance(source, str) else ", ".join(map(repr, source))
+def named(source: Entries) -> str:
+    """A source in words."""
+    if isinstance(source, str):
+        return source
+    return ", ".join(named(entry["source"]) if isinstance(entry, dict) else entry for entry in source)

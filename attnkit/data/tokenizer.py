@@ -15,7 +15,7 @@ prompt that ended in a special token could not be gone on from; two texts get on
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -55,20 +55,29 @@ class TokenizerConfig:
 
 
 def train_tokenizer(
-    texts: Iterable[str], tokenizer: TokenizerConfig, *, model_max_length: int = 512
+    texts: Iterable[str],
+    tokenizer: TokenizerConfig,
+    *,
+    model_max_length: int = 512,
+    extra_tokens: Sequence[str] = (),
 ) -> PreTrainedTokenizerFast:
     """A tokenizer of exactly `vocab_size` entries for these texts; equal texts give an equal tokenizer.
 
     `bpe` and `unigram` work on bytes, so decode(encode(text)) == text for every text. `wordpiece` is BERT's: words and
     punctuation are split first, white space is lost, and characters that the texts lack become `<|unk|>`.
 
-    `model_max_length`: tokens that the model takes, saved with the tokenizer for truncation.
+    `model_max_length`: tokens that the model takes, saved with the tokenizer for truncation. `extra_tokens`: special
+    tokens that an objective needs, at the ids after those that every tokenizer has.
+
+    `texts` may be read twice, so it is no iterator that is spent after once.
 
     Raises `UsageError` if the vocabulary is larger than the texts support, or too small for the special tokens and the
     alphabet.
     """
+    if isinstance(texts, Iterator):
+        raise ValueError("texts are read twice: give a list, or something else that can be iterated anew")
     train = {"bpe": _train_bpe, "wordpiece": _train_wordpiece, "unigram": _train_unigram}[tokenizer.algorithm]
-    trained = train(list(texts), tokenizer.vocab_size)
+    trained = train(texts, tokenizer.vocab_size, [*SPECIALS, *extra_tokens])
     size = trained.get_vocab_size()
     if size < tokenizer.vocab_size:
         raise UsageError(
@@ -84,6 +93,7 @@ def train_tokenizer(
         model_max_length=model_max_length,
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
+        extra_special_tokens=list(extra_tokens),
         **SPECIAL_TOKENS,
     )
 
@@ -117,14 +127,14 @@ def load_tokenizer(
         raise UsageError(f"{named}: the tokenizer cannot be loaded ({first_line(error)}); {remedy}") from error
 
 
-def _train_bpe(texts: list[str], vocab_size: int) -> Tokenizer:
+def _train_bpe(texts: Iterable[str], vocab_size: int, specials: list[str]) -> Tokenizer:
     """Byte-level BPE: the most frequent pair of pieces becomes a piece, again and again (Sennrich 2016)."""
-    _check_alphabet(BYTES, vocab_size, what="bytes")
+    _check_alphabet(BYTES, vocab_size, specials, what="bytes")
     tokenizer = _byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=MIN_FREQUENCY,
-        special_tokens=SPECIALS,
+        special_tokens=specials,
         initial_alphabet=BYTES,
         show_progress=False,
     )
@@ -132,26 +142,26 @@ def _train_bpe(texts: list[str], vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
-def _train_unigram(texts: list[str], vocab_size: int) -> Tokenizer:
+def _train_unigram(texts: Iterable[str], vocab_size: int, specials: list[str]) -> Tokenizer:
     """Byte-level Unigram: of many pieces, those stay that the likelihood of the text needs most (Kudo 2018)."""
-    _check_alphabet(BYTES, vocab_size, what="bytes")
+    _check_alphabet(BYTES, vocab_size, specials, what="bytes")
     scratch = _byte_level(models.Unigram())
     trainer = trainers.UnigramTrainer(
         vocab_size=vocab_size,
-        special_tokens=SPECIALS,
+        special_tokens=specials,
         initial_alphabet=BYTES,
         unk_token=SPECIAL_TOKENS["unk_token"],
         show_progress=False,
     )
     scratch.train_from_iterator(texts, trainer)
-    pieces = json.loads(scratch.to_str())["model"]["vocab"][len(SPECIALS) :]
+    pieces = json.loads(scratch.to_str())["model"]["vocab"][len(specials) :]
     ordered = sorted(_settled(pieces), key=lambda item: (-item[1], item[0]))
     single = [item for item in ordered if len(item[0]) == 1]
     longer = [item for item in ordered if len(item[0]) > 1]
     # Cut, because the trainer goes on past a size that the bytes alone fill.
-    vocab = [(token, 0.0) for token in SPECIALS] + single + longer[: vocab_size - len(SPECIALS) - len(single)]
-    tokenizer = _byte_level(models.Unigram(vocab, unk_id=SPECIALS.index(SPECIAL_TOKENS["unk_token"])))
-    tokenizer.add_special_tokens(SPECIALS)
+    vocab = [(token, 0.0) for token in specials] + single + longer[: vocab_size - len(specials) - len(single)]
+    tokenizer = _byte_level(models.Unigram(vocab, unk_id=specials.index(SPECIAL_TOKENS["unk_token"])))
+    tokenizer.add_special_tokens(specials)
     return tokenizer
 
 
@@ -179,26 +189,28 @@ def _byte_level(model: models.Model) -> Tokenizer:
     return tokenizer
 
 
-def _train_wordpiece(texts: list[str], vocab_size: int) -> Tokenizer:
+def _train_wordpiece(texts: Iterable[str], vocab_size: int, specials: list[str]) -> Tokenizer:
     """WordPiece as BERT has it, cased: pieces inside a word begin with ## (Schuster 2012; Devlin 2019)."""
     scratch = _word_level(models.WordPiece(unk_token=SPECIAL_TOKENS["unk_token"]))
-    alphabet = sorted(set().union(*map(scratch.normalizer.normalize_str, texts)))
-    letters = [character for character in alphabet if not character.isspace()]
+    alphabet: set[str] = set()
+    for text in texts:
+        alphabet.update(scratch.normalizer.normalize_str(text))
+    letters = [character for character in sorted(alphabet) if not character.isspace()]
     inner = [f"##{letter}" for letter in letters if _goes_on(letter, scratch)]
-    _check_alphabet([*letters, *inner], vocab_size, what="characters")
+    _check_alphabet([*letters, *inner], vocab_size, specials, what="characters")
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=MIN_FREQUENCY,
         # The trainer meets the inner letters in an order that changes from run to run, and breaks ties by it. Given as
         # special tokens they have fixed places; the tokenizer that is returned knows them as ordinary ones.
-        special_tokens=[*SPECIALS, *inner],
+        special_tokens=[*specials, *inner],
         initial_alphabet=letters,
         show_progress=False,
     )
     scratch.train_from_iterator(texts, trainer)
     vocab = scratch.get_vocab(with_added_tokens=False)
     tokenizer = _word_level(models.WordPiece(vocab, unk_token=SPECIAL_TOKENS["unk_token"]))
-    tokenizer.add_special_tokens(SPECIALS)
+    tokenizer.add_special_tokens(specials)
     return tokenizer
 
 
@@ -215,10 +227,10 @@ def _goes_on(letter: str, tokenizer: Tokenizer) -> bool:
     return len(tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(f"a{letter}"))) == 1
 
 
-def _check_alphabet(alphabet: list[str], vocab_size: int, *, what: str) -> None:
-    smallest = len(SPECIALS) + len(alphabet)
+def _check_alphabet(alphabet: list[str], vocab_size: int, specials: list[str], *, what: str) -> None:
+    smallest = len(specials) + len(alphabet)
     if vocab_size < smallest:
         raise UsageError(
-            f"tokenizer.vocab_size: {vocab_size} is too small for {len(SPECIALS)} special tokens and "
+            f"tokenizer.vocab_size: {vocab_size} is too small for {len(specials)} special tokens and "
             f"{len(alphabet)} {what}; set it to {smallest} or more"
         )

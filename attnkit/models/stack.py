@@ -64,6 +64,11 @@ class AttnKitPreTrainedModel(PreTrainedModel):
         self._supports_flex_attn = not obstacles(config, "flex_attention")
         super().__init__(config, *args, **kwargs)
 
+    @classmethod
+    def from_config(cls, config: AttnKitConfig) -> "AttnKitPreTrainedModel":
+        """A model with random weights, as the Auto classes make one: for heads that none of them knows."""
+        return cls._from_config(config)
+
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
         """The backend for this model: the fastest that can compute it where none is asked for, or the one asked for.
 

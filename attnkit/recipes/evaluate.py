@@ -1,12 +1,12 @@
 """Evaluation: the loss of a saved model on text it was not trained on, in the units in which models are compared."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
-from attnkit.data.objectives import ObjectiveConfig, objectives
-from attnkit.data.packing import PackedText, pack
-from attnkit.data.sources import DataConfig, load_documents, read_documents
+from attnkit.data.objectives import Objective, ObjectiveConfig, objectives
+from attnkit.data.sources import PretrainDataConfig, named
 from attnkit.errors import UsageError
 from attnkit.files import strict_yaml
 from attnkit.files.saved import CONFIG, run_folder
@@ -15,7 +15,14 @@ from attnkit.recipes.judge import BatchConfig
 from attnkit.recipes.model import check_fit, load_model
 from attnkit.recipes.predict import evaluate_finetuned
 from attnkit.recipes.saved import tokenizer_of, verb_of
-from attnkit.recipes.text import held_out_figures, make_rows, say_held_out
+from attnkit.recipes.text import (
+    HeldOut,
+    held_out_figures,
+    make_held_out,
+    make_rows,
+    read_documents,
+    say_held_out,
+)
 from attnkit.training.evaluation import evaluate_loss
 from attnkit.training.launch import make_accelerator
 
@@ -32,7 +39,7 @@ class EvaluateRun:
 
     path: str
     """A run, or a model: its folder or its name on the hub."""
-    data: DataConfig = field(default_factory=DataConfig)
+    data: PretrainDataConfig = field(default_factory=PretrainDataConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     training: BatchConfig = field(default_factory=BatchConfig)
     imports: list[str] = field(default_factory=list)
@@ -44,7 +51,7 @@ class Scored:
     """Rows to score, what they are, and how well token frequencies predict them where a training text is known."""
 
     name: str
-    text: PackedText
+    text: HeldOut
     unigram_loss: float | None
 
 
@@ -63,10 +70,10 @@ def evaluate_on_text(run: EvaluateRun) -> str:
     """
     accelerator = make_accelerator()
     tokenizer = tokenizer_of(run.path)
-    objective = objectives[run.objective.name](tokenizer, run.objective)
+    objective = objectives[run.objective.name](tokenizer, run.objective, data=run.data)
     model = load_model(run.path, auto_class=objective.auto_class).to(accelerator.device)
     check_fit(model.config, tokenizer, sequence_length=run.data.sequence_length)
-    scored = find_text(run, tokenizer)
+    scored = find_text(run, tokenizer, objective=objective)
     loss = evaluate_loss(
         model,
         scored.text.rows,
@@ -75,37 +82,35 @@ def evaluate_on_text(run: EvaluateRun) -> str:
         accelerator=accelerator,
     )["loss"]
     accelerator.end_training()
-    every_token = objective.auto_class is AutoModelForCausalLM
-    figures = held_out_figures(loss, scored.text, unigram_loss=scored.unigram_loss, every_token=every_token)
+    figures = held_out_figures(loss, scored.text, unigram_loss=scored.unigram_loss, objective=objective)
     size = f"{figures['documents']:,} documents, {figures['tokens']:,} tokens, {figures['bytes']:,} bytes"
     return f"scored      {scored.name}: {size}\nloss        {say_held_out(figures)}"
 
 
-def find_text(run: EvaluateRun, tokenizer: PreTrainedTokenizerBase) -> Scored:
+def find_text(run: EvaluateRun, tokenizer: PreTrainedTokenizerBase, *, objective: Objective) -> Scored:
     """The text to score: what is held out of the run's own, or all of another, without a look at the training text."""
     own, data = own_data(run.path), absolute_data(run.data)
     if own is not None and (own.source, own.held_out_source) == (data.source, data.held_out_source):
         check_same_split(own, data)
-        rows = make_rows(load_documents(run.data), tokenizer, data=run.data)
+        rows = make_rows(read_documents(run.data, run.objective), tokenizer, objective=objective)
         name = f"the held-out part of {named(own.source)}"
         return Scored(name=name, text=rows.held_out, unigram_loss=rows.unigram_loss)
     is_training_text = own is not None and own.source == data.source
-    source = data.held_out_source if is_training_text and data.held_out_source is not None else data.source
-    documents = read_documents(source, data=data)
-    text = pack(documents, tokenizer, sequence_length=data.sequence_length, min_tokens=2)
+    source: Any = data.held_out_source if is_training_text and data.held_out_source is not None else data.source
+    text = make_held_out(replace(data, source=source), tokenizer, objective=objective, config=run.objective)
     return Scored(name=f"all of {named(source)}", text=text, unigram_loss=None)
 
 
-def own_data(path: str) -> DataConfig | None:
+def own_data(path: str) -> PretrainDataConfig | None:
     """The data of the run that made a model, None where that is not known."""
     folder = run_folder(path)
     if folder is None:
         return None
     mapping, _ = strict_yaml.read(folder / CONFIG)
-    return absolute_data(DataConfig(**mapping.get("data", {})))  # checked when this run was loaded
+    return absolute_data(PretrainDataConfig(**mapping.get("data", {})))  # checked when this run was loaded
 
 
-def check_same_split(own: DataConfig, data: DataConfig) -> None:
+def check_same_split(own: PretrainDataConfig, data: PretrainDataConfig) -> None:
     """Raise `UsageError` where another split would let through, as held out, text that the model was trained on."""
     given = vars(data)
     for key, value in vars(own).items():
@@ -114,8 +119,3 @@ def check_same_split(own: DataConfig, data: DataConfig) -> None:
                 f"data.{key}: {given[key]!r} would split the run's own text in another way than {value!r}, with which "
                 "it was trained: leave it out, or give another data.source"
             )
-
-
-def named(source: str | list[str]) -> str:
-    """A source in words."""
-    return source if isinstance(source, str) else ", ".join(source)

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from attnkit.config.load import load
 from attnkit.config.runs import FinetuneRun, PretrainRun
 from attnkit.config.save import save
-from attnkit.data.sources import PYTHON_DOCS, DataConfig
+from attnkit.data.sources import PYTHON_DOCS, DataConfig, Entries
 from attnkit.errors import UsageError
 from attnkit.files.saved import CONFIG, MODEL
 from attnkit.models import AttnKitConfig
@@ -49,8 +49,10 @@ def resolve(run: Run, model: PreTrainedModel) -> Run:
 def absolute_data(data: Data) -> Data:
     """The settings of data, with the files and patterns among its sources by their absolute paths."""
 
-    def absolute(source: str | list[str] | None) -> Any:
-        if source is None or isinstance(source, list):
+    def absolute(source: Entries | dict[str, Any] | None) -> Any:
+        if isinstance(source, dict):
+            return {**source, "source": absolute(source["source"])}
+        if not isinstance(source, str):
             return source and [absolute(entry) for entry in source]
         path = Path(source).expanduser()
         is_local = source != PYTHON_DOCS and (path.exists() or glob.has_magic(source))
@@ -84,7 +86,8 @@ def open_run(run: Run, tokenizer: PreTrainedTokenizerBase) -> None:
     starting_points = [("model.path", run.model.path), ("tokenizer.path", run.tokenizer.path)]
     for key, paths in vars(run.data).items():
         if key.endswith("source"):
-            starting_points += [(f"data.{key}", path) for path in ([paths] if isinstance(paths, str) else paths or [])]
+            entries = [paths] if isinstance(paths, str) else paths or []
+            starting_points += [(f"data.{key}", path) for entry in entries for path in paths_in(entry)]
     for key, path in starting_points:
         if training.overwrite and path is not None and Path(path).resolve().is_relative_to(folder.resolve()):
             raise UsageError(f"training.overwrite: {folder} holds {key}: choose another training.output_dir")
@@ -94,6 +97,12 @@ def open_run(run: Run, tokenizer: PreTrainedTokenizerBase) -> None:
     with writing(folder):
         save(run, folder)
         tokenizer.save_pretrained(folder / TOKENIZER)
+
+
+def paths_in(entry: str | dict[str, Any]) -> list[str]:
+    """The paths in an entry of `data.source`."""
+    named = entry["source"] if isinstance(entry, dict) else entry
+    return [named] if isinstance(named, str) else list(named)
 
 
 def save_result(

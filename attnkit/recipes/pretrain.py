@@ -13,7 +13,6 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from attnkit.config.runs import PretrainRun
 from attnkit.data.objectives import Objective, objectives
-from attnkit.data.sources import load_documents
 from attnkit.models import AttnKitConfig
 from attnkit.recipes.folder import (
     LOSS_CURVE,
@@ -26,7 +25,16 @@ from attnkit.recipes.folder import (
 )
 from attnkit.recipes.generate import continue_text
 from attnkit.recipes.model import build_model, num_positions
-from attnkit.recipes.text import Rows, get_tokenizer, held_out_figures, make_rows, say_held_out
+from attnkit.recipes.text import (
+    Rows,
+    figures_of_text,
+    get_tokenizer,
+    held_out_figures,
+    make_rows,
+    read_documents,
+    say_held_out,
+    say_text,
+)
 from attnkit.training.checkpoint import load_weights
 from attnkit.training.evaluation import evaluate_loss
 from attnkit.training.launch import make_accelerator, on_main
@@ -79,7 +87,7 @@ def pretrain(run: PretrainRun) -> str:
     with Tracker(training.output_dir, tracking=run.tracking, accelerator=accelerator, run=asdict(run)) as tracker:
         result = train(
             prepared.model,
-            prepared.rows.train.rows,
+            prepared.rows.train,
             collate=prepared.objective,
             training=training,
             accelerator=accelerator,
@@ -96,11 +104,16 @@ def prepare(run: PretrainRun, accelerator: Accelerator) -> Prepared:
     training, folder = run.training, Path(run.training.output_dir)
     on_main(accelerator, lambda: check_output_folder(folder, resume=training.resume, overwrite=training.overwrite))
     objective_class = objectives[run.objective.name]
-    documents = load_documents(run.data)
-    tokenizer_config = replace(run.tokenizer, path=tokenizer_path(run))
-    tokenizer = get_tokenizer(documents, tokenizer_config, accelerator=accelerator)
-    rows = make_rows(documents, tokenizer, data=run.data)
-    objective = objective_class(tokenizer, run.objective)
+    documents = read_documents(run.data, run.objective)
+    tokenizer = get_tokenizer(
+        documents,
+        replace(run.tokenizer, path=tokenizer_path(run)),
+        objective=run.objective,
+        data=run.data,
+        accelerator=accelerator,
+    )
+    objective = objective_class(tokenizer, run.objective, data=run.data)
+    rows = make_rows(documents, tokenizer, objective=objective)
     set_seed(training.seed)
     if run.model.path is None and run.model.architecture is not None:
         objective.check_architecture(run.model.architecture, name=run.objective.name)
@@ -110,6 +123,7 @@ def prepare(run: PretrainRun, accelerator: Accelerator) -> Prepared:
         tokenizer=tokenizer,
         sequence_length=run.data.sequence_length,
     )
+    objective.check_model(model.config)
     tokenizer.model_max_length = num_positions(model.config) or run.data.sequence_length
     prepared = Prepared(run=resolve(run, model), tokenizer=tokenizer, rows=rows, objective=objective, model=model)
     if training.resume:
@@ -131,7 +145,7 @@ def finish(prepared: Prepared, result: TrainResult) -> str:
 def summarize(prepared: Prepared, result: TrainResult) -> dict[str, Any]:
     """What is worth knowing of a finished run, in the form of `summary.json`."""
     loss = result.best_value if result.stopped_early else result.metrics["loss"]
-    model, text = prepared.model, prepared.rows.train
+    model = prepared.model
     is_causal = prepared.objective.auto_class is AutoModelForCausalLM
     return {
         "model": str(prepared.folder / MODEL),
@@ -141,9 +155,9 @@ def summarize(prepared: Prepared, result: TrainResult) -> dict[str, Any]:
         "steps": result.steps,
         "tokens_seen": result.tokens_seen,
         "seconds": round(result.seconds, 1),
-        "text": {"documents": text.documents, "tokens": text.tokens, "bytes": text.bytes},
+        "text": figures_of_text(prepared.rows),
         "held_out": held_out_figures(
-            loss, prepared.rows.held_out, unigram_loss=prepared.rows.unigram_loss, every_token=is_causal
+            loss, prepared.rows.held_out, unigram_loss=prepared.rows.unigram_loss, objective=prepared.objective
         ),
         "sample": sample(prepared) if is_causal else None,
         "loss_curve": str(prepared.folder / LOSS_CURVE),
@@ -168,11 +182,11 @@ def sample(prepared: Prepared) -> dict[str, str]:
 
 def say(summary: dict[str, Any]) -> str:
     """The summary for people."""
-    text, sampled = summary["text"], summary["sample"]
+    sampled = summary["sample"]
     kind = f"{summary['scorer']} scorer, " if summary["scorer"] else ""
     lines = {
         "model": f"{summary['model_type']}, {kind}{summary['parameters']:,} parameters",
-        "text": f"{text['documents']:,} documents, {text['tokens']:,} tokens",
+        "text": say_text(summary["text"]).replace("\n", "\n" + " " * 12),
         "training": f"{summary['tokens_seen']:,} tokens seen, {summary['steps']:,} steps, {summary['seconds']:,.0f} s",
         "held-out": say_held_out(summary["held_out"]),
         "sample": sampled and " ".join(f"{sampled['prompt']} ▸ {sampled['continuation']}".split()),

@@ -2,73 +2,217 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
+import datasets
+import pyarrow as pa
 from accelerate import Accelerator
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
-from attnkit.data.packing import PackedText, pack
-from attnkit.data.sources import DataConfig, Documents
+from attnkit.data.documents import Documents
+from attnkit.data.mixing import mix, repeats
+from attnkit.data.objectives import Objective, ObjectiveConfig, objectives
+from attnkit.data.rows import Account, Group, RowMaker
+from attnkit.data.sources import PretrainDataConfig, named
 from attnkit.data.statistics import unigram_loss
 from attnkit.data.tokenizer import TokenizerConfig, load_tokenizer, train_tokenizer
+from attnkit.errors import UsageError
 from attnkit.training.launch import on_main
 
 LARGEST_EXPONENT = 700  # of e, in double precision
 
 
 @dataclass(frozen=True, kw_only=True)
+class SourceAccount:
+    """What became of the text of one source."""
+
+    name: str
+    account: Account
+    repeats: float
+    """How often its rows are in the mix, in the mean."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """Rows to evaluate on, and what they were made of."""
+
+    rows: datasets.Dataset
+    account: Account
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rows:
     """Rows to train on and rows held out, and how well a model of token frequencies alone predicts these."""
 
-    train: PackedText
-    held_out: PackedText
+    train: datasets.Dataset
+    held_out: HeldOut
+    sources: list[SourceAccount]
+    duplicates: int
+    """Documents left out because the same text is there already."""
     unigram_loss: float  # nats per token
+
+    @property
+    def account(self) -> Account:
+        """What became of all text to train on."""
+        return sum((source.account for source in self.sources), Account())
+
+
+def read_documents(data: PretrainDataConfig, objective: ObjectiveConfig) -> Documents:
+    """The documents of a run: texts, or pairs of texts where the objective wants them."""
+    return Documents(data, target_column=objectives[objective.name].target_column(objective))
 
 
 def get_tokenizer(
-    documents: Documents, tokenizer: TokenizerConfig, *, accelerator: Accelerator
+    documents: Documents,
+    tokenizer: TokenizerConfig,
+    *,
+    objective: ObjectiveConfig,
+    data: PretrainDataConfig,
+    accelerator: Accelerator,
 ) -> PreTrainedTokenizerBase:
     """The tokenizer at `tokenizer.path`, or one trained on the documents to train on: once, by the main process."""
     if tokenizer.path is not None:
         return load_tokenizer(tokenizer.path)
-    return on_main(accelerator, lambda: train_tokenizer(documents.train["text"], tokenizer))
+    extra_tokens = objectives[objective.name].extra_tokens(objective, data=data)
+    return on_main(accelerator, lambda: train_tokenizer(documents.train_texts, tokenizer, extra_tokens=extra_tokens))
 
 
-def make_rows(documents: Documents, tokenizer: PreTrainedTokenizerBase, *, data: DataConfig) -> Rows:
-    """Pack the documents into rows. Raises `UsageError` if there is not the text for one row."""
-    train = pack(documents.train, tokenizer, sequence_length=data.sequence_length)
-    held_out = pack(documents.held_out, tokenizer, sequence_length=data.sequence_length, min_tokens=2)
-    loss = unigram_loss(train.rows, held_out.rows, vocab_size=len(tokenizer))
-    return Rows(train=train, held_out=held_out, unigram_loss=loss)
+def make_rows(documents: Documents, tokenizer: PreTrainedTokenizerBase, *, objective: Objective) -> Rows:
+    """Tokenize and pack the documents. Raises `UsageError` if there is not the text for one row."""
+    made, accounts = in_memory(documents, tokenizer, objective=objective)
+    return gather(made, accounts, documents=documents, objective=objective, vocab_size=len(tokenizer))
+
+
+def make_held_out(
+    data: PretrainDataConfig, tokenizer: PreTrainedTokenizerBase, *, objective: Objective, config: ObjectiveConfig
+) -> HeldOut:
+    """All of `data.source` as rows to evaluate on."""
+    target_column = objective.target_column(config)
+    documents = Documents(data, target_column=target_column, all_held_out=True)
+    made, accounts = in_memory(documents, tokenizer, objective=objective)
+    return held_out_of(made, accounts, named=f"data.source: the documents of {named(data.source)}")
+
+
+def in_memory(
+    documents: Documents, tokenizer: PreTrainedTokenizerBase, *, objective: Objective
+) -> tuple[dict[Group, datasets.Dataset], dict[Group, Account]]:
+    """The rows of each group of documents, and what they were made of."""
+    maker = RowMaker(tokenizer, packing=objective.packing)
+    tables: dict[Group, list[pa.Table]] = {}
+    for group, table in maker.rows(documents):
+        tables.setdefault(group, []).append(table)
+    return {group: datasets.Dataset(pa.concat_tables(parts)) for group, parts in tables.items()}, maker.accounts
+
+
+def held_out_of(rows: dict[Group, datasets.Dataset], accounts: dict[Group, Account], *, named: str) -> HeldOut:
+    """The rows to evaluate on, of all sources. Raises `UsageError` if there is none, `named` being the text."""
+    groups = [group for group in rows if group.held_out]
+    account = sum((accounts[group] for group in groups), Account())
+    if account.rows == 0:
+        raise UsageError(f"{named} make no row to evaluate on; give more text")
+    return HeldOut(rows=datasets.concatenate_datasets([rows[group] for group in groups]), account=account)
+
+
+def gather(
+    rows: dict[Group, datasets.Dataset],
+    accounts: dict[Group, Account],
+    *,
+    documents: Documents,
+    objective: Objective,
+    vocab_size: int,
+) -> Rows:
+    """The rows of all sources as one mix. Raises `UsageError` for a source, or for held-out text, without a row."""
+    sources, data = documents.sources, documents.data
+    groups = [Group(source=number, held_out=False) for number in range(len(sources))]
+    check_enough(accounts, groups, names=[source.name for source in sources], row_length=objective.packing().row_length)
+    held_out = held_out_of(rows, accounts, named="data.held_out_fraction: the documents held out")
+    weights = [source.weight for source in sources if source.weight is not None] or None
+    numbers = [len(rows[group]) for group in groups]
+    seen = numbers if weights is None else repeats(numbers, weights)
+    train = mix([rows[group] for group in groups], weights, seed=data.seed)
+    return Rows(
+        train=train,
+        held_out=held_out,
+        sources=[
+            SourceAccount(name=source.name, account=accounts[group], repeats=k / n)
+            for source, group, k, n in zip(sources, groups, seen, numbers, strict=True)
+        ],
+        duplicates=documents.duplicates,
+        unigram_loss=unigram_loss(train, held_out.rows, vocab_size=vocab_size),
+    )
+
+
+def check_enough(accounts: dict[Group, Account], groups: list[Group], *, names: list[str], row_length: int) -> None:
+    """Raise `UsageError` if a source makes no row, or all of them together less than one that is full."""
+    total = sum((accounts.get(group, Account()) for group in groups), Account())
+    if total.rows == 0 or total.tokens < row_length:
+        raise UsageError(
+            f"data.source: too little text: {total.documents} documents of {total.bytes} bytes make {total.tokens} "
+            f"tokens and {row_length} are needed; give more text, or lower data.sequence_length"
+        )
+    for group, name in zip(groups, names, strict=True):
+        if accounts.get(group, Account()).rows == 0:
+            raise UsageError(f"data.source: no row is left of {name!r}; give more of it, or leave it out")
+
+
+def figures_of_text(rows: Rows) -> dict[str, Any]:
+    """What became of the text, in the form of `summary.json`."""
+    sources = {source.name: {**vars(source.account), "repeats": source.repeats} for source in rows.sources}
+    return {**vars(rows.account), "duplicates": rows.duplicates, "sources": sources}
+
+
+def say_text(figures: dict[str, Any]) -> str:
+    """What became of the text, with a line for each source if there are several."""
+    lines = [say_account(figures)]
+    if len(figures["sources"]) > 1:
+        for name, source in figures["sources"].items():
+            often = "" if source["repeats"] == 1 else f", {source['repeats']:.2f} times per epoch"
+            lines.append(f"  {name}: {say_account(source)}{often}")
+    return "\n".join(lines)
+
+
+def say_account(figures: dict[str, Any]) -> str:
+    """An account on one line."""
+    counted = {"dropped": "dropped_tokens", "padding": "padding_tokens", "empty": "empty_documents"}
+    counts = [f"{figures[key]:,} {word}" for word, key in counted.items() if figures[key]]
+    if figures.get("duplicates"):
+        counts.append(f"{figures['duplicates']:,} duplicates")
+    main = f"{figures['documents']:,} documents, {figures['tokens']:,} tokens in {figures['rows']:,} rows"
+    return f"{main} ({', '.join(counts)})" if counts else main
 
 
 def held_out_figures(
-    loss: float | None, held_out: PackedText, *, unigram_loss: float | None, every_token: bool
+    loss: float | None, held_out: HeldOut, *, unigram_loss: float | None, objective: Objective
 ) -> dict[str, float | int | None]:
     """What a held-out loss in nats per token (None: not finite) means, beside the loss of the unigram model, if known.
 
         perplexity = exp(loss),    bits per byte = loss · tokens / bytes / log 2
 
-    Bits per byte does not depend on the tokenizer. It is None where not `every_token` is predicted from those before.
+    Bits per byte does not depend on the tokenizer. It is None where not every token is predicted from those before, and
+    the perplexity where the loss is not of tokens alone.
     """
-    bits = None if loss is None or not every_token else loss * held_out.tokens / held_out.bytes / math.log(2)
+    account = held_out.account
+    every_token = objective.auto_class is AutoModelForCausalLM
+    bits = None if loss is None or not every_token else loss * account.tokens / account.bytes / math.log(2)
+    has_perplexity = loss is not None and loss <= LARGEST_EXPONENT and objective.only_tokens
     return {
         "loss": loss,
-        "perplexity": None if loss is None or loss > LARGEST_EXPONENT else math.exp(loss),
+        "perplexity": math.exp(loss) if has_perplexity and loss is not None else None,
         "bits_per_byte": bits,
-        "unigram_loss": unigram_loss,
-        "documents": held_out.documents,
-        "tokens": held_out.tokens,
-        "bytes": held_out.bytes,
+        "unigram_loss": unigram_loss if objective.only_tokens else None,
+        "documents": account.documents,
+        "tokens": account.tokens,
+        "bytes": account.bytes,
     }
 
 
 def say_held_out(figures: dict[str, float | int | None]) -> str:
     """The held-out figures on one line."""
-    loss, bits = figures["loss"], figures["bits_per_byte"]
+    loss, bits, unigram, perplexity = (figures[key] for key in ("loss", "bits_per_byte", "unigram_loss", "perplexity"))
     if loss is None:
         return "the loss is no finite number: lower training.learning_rate"
-    shown = "" if bits is None else f", {bits:.3f} bits/byte"
-    unigram = figures["unigram_loss"]
-    perplexity = math.inf if figures["perplexity"] is None else figures["perplexity"]
+    said = [f"{loss:.3f} nats/token"]
+    said += [] if bits is None else [f"{bits:.3f} bits/byte"]
+    said += [] if perplexity is None else [f"perplexity {perplexity:.1f}"]
     beside = "" if unigram is None else f" (unigram model: {unigram:.3f} nats/token)"
-    return f"{loss:.3f} nats/token{shown}, perplexity {perplexity:.1f}{beside}"
+    return ", ".join(said) + beside

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from attnkit.config.runs import TokenizerRun
-from attnkit.data.sources import load_documents
+from attnkit.data.documents import Documents
+from attnkit.data.objectives import objectives
 from attnkit.data.tokenizer import train_tokenizer
 from attnkit.errors import UsageError
 from attnkit.training.run_folder import writing
@@ -21,11 +22,14 @@ def make_tokenizer(run: TokenizerRun) -> str:
         raise UsageError(f"output_dir: {folder} is a file: choose a folder")
     if folder.is_dir() and any(folder.iterdir()) and not run.overwrite:
         raise UsageError(f"output_dir: {folder} is not empty: replace its tokenizer by --overwrite, or choose another")
-    texts = load_documents(run.data).train["text"]
-    tokenizer = train_tokenizer(texts, run.tokenizer, model_max_length=run.data.sequence_length)
+    extra_tokens = objectives[run.objective.name].extra_tokens(run.objective, data=run.data)
+    texts = [*Documents(run.data).train_texts]
+    tokenizer = train_tokenizer(
+        texts, run.tokenizer, model_max_length=run.data.sequence_length, extra_tokens=extra_tokens
+    )
     with writing(folder):
         tokenizer.save_pretrained(folder)
-    num_tokens = sum(len(ids) for ids in tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"])
+    num_tokens = sum(len(ids) for ids in tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"])
     num_bytes = sum(len(text.encode()) for text in texts)
     return (
         f"text        {len(texts):,} documents, {num_bytes:,} bytes\n"

@@ -103,6 +103,6 @@ def test_help_gives_type_default_and_meaning() -> None:
     assert "\n  --training.learning_rate  (number = 0.001)\n        Peak learning rate.\n" in text
     assert "\n  --model.scorer  (text = scaled_dot)\n        How a query scores a key" in text
     assert "\n  --model.head_dim  (int or null = null)\n" in text
-    assert "\n  --data.source  (text or list of text = python-docs)\n" in text
+    assert "\n  --data.source  (text or list of text or mapping = python-docs)\n" in text
     assert "\n  --imports  (list of text = [])\n" in text
     assert "  --training.schedule  (cosine or linear" in text

@@ -9,7 +9,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import RidgeClassifier
 from sklearn.pipeline import make_pipeline
 
-from attnkit.data import DataConfig, load_documents, python_docs
+from attnkit.data import Documents, PretrainDataConfig, python_docs
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +35,9 @@ def test_documents_are_the_same_each_time_and_nothing_is_imported() -> None:
 
 
 def test_documents_are_split_into_two_parts() -> None:
-    documents = load_documents(DataConfig(source="python-docs", held_out_fraction=0.1))
-    assert sorted([*documents.train["text"], *documents.held_out["text"]]) == sorted(python_docs.documents())
-    assert not set(documents.train["text"]) & set(documents.held_out["text"])
+    documents = list(Documents(PretrainDataConfig(source="python-docs", held_out_fraction=0.1)))
+    assert sorted(it.texts[0] for it in documents) == sorted(python_docs.documents())
+    assert 0.08 < sum(it.held_out for it in documents) / len(documents) < 0.12
 
 
 def test_labels_are_modules_with_enough_distinct_texts(labelled: list[dict[str, str]]) -> None:

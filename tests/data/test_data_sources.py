@@ -1,23 +1,16 @@
-"""Sources become documents: which files, in which order, and which documents are held out."""
+"""Sources: which files and data sets, in which order, and what a mix may say."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from file_writers import write, write_table
-from hypothesis import given
-from hypothesis import strategies as st
 
-from attnkit.data import DataConfig, Documents, load_documents, sources
-from attnkit.data.sources import read_rows
+from attnkit.data import DataConfig, Documents, PretrainDataConfig
+from attnkit.data.sources import Source, read_rows, sources_of
 from attnkit.errors import UsageError
-
-
-def all_texts(documents: Documents) -> list[str]:
-    return [*documents.train["text"], *documents.held_out["text"]]
 
 
 def in_order(source: str | list[str], **settings: object) -> list[str]:
@@ -28,7 +21,7 @@ def in_order(source: str | list[str], **settings: object) -> list[str]:
 
 def refuse(match: str, **settings: object) -> None:
     with pytest.raises(UsageError, match=match) as error:
-        load_documents(DataConfig(**settings))
+        list(Documents(PretrainDataConfig(**settings)))
     assert len(str(error.value).splitlines()) == 1
 
 
@@ -89,62 +82,40 @@ def test_sources_that_are_not_there_are_refused(folder: Path) -> None:
 
 
 def test_a_source_of_one_entry_may_be_a_list(folder: Path) -> None:
-    one, listed = (load_documents(DataConfig(source=source)) for source in (str(folder), [str(folder)]))
-    assert all_texts(one) == all_texts(listed)
+    one, listed = (list(Documents(PretrainDataConfig(source=source))) for source in (str(folder), [str(folder)]))
+    assert one == listed
 
 
-@given(
-    texts=st.lists(st.text(min_size=1), min_size=2, max_size=30),
-    fraction=st.floats(0.001, 0.999),
-    seed=st.integers(0, 2**32),
-)
-def test_every_document_is_in_exactly_one_part(texts: list[str], fraction: float, seed: int) -> None:
-    table, duplicates = sources._distinct(iter(texts), seen=set())
-    assert table["text"].to_pylist() == list(dict.fromkeys(texts))
-    assert table.num_rows + duplicates == len(texts)
-    if table.num_rows > 1:
-        is_held_out = sources._held_out(table.num_rows, fraction=fraction, seed=seed)
-        assert 0 < is_held_out.sum() < table.num_rows
-        assert abs(is_held_out.sum() - fraction * table.num_rows) <= 1
-        assert np.array_equal(is_held_out, sources._held_out(table.num_rows, fraction=fraction, seed=seed))
+def test_a_list_of_mappings_is_a_mix_of_sources() -> None:
+    data = PretrainDataConfig(text_column="body", documents="line", source=["a.txt", "b.txt"])
+    defaults = {"weight": None, "text_column": "body", "documents": "line", "subset": None}
+    assert sources_of(data) == [Source(source=["a.txt", "b.txt"], **defaults)]
+    data.source = ["a.txt", {"source": ["b.csv", "c.csv"], "text_column": "review"}]
+    assert sources_of(data) == [
+        Source(source="a.txt", **defaults),
+        Source(source=["b.csv", "c.csv"], **{**defaults, "text_column": "review"}),
+    ]
+    data.source = [{"source": "a.txt", "weight": 2, "documents": "file"}, {"source": "org/corpus", "weight": 0.5}]
+    assert [(source.weight, source.documents) for source in sources_of(data)] == [(2, "file"), (0.5, "line")]
 
 
-def test_the_split_is_that_of_its_seed(tmp_path: Path) -> None:
-    path = write(tmp_path / "it.txt", "\n\n".join(map(str, [*range(100), *range(20)])).encode())
-    first, again, other = (
-        load_documents(DataConfig(source=path, seed=seed, held_out_fraction=0.2)) for seed in (1, 1, 2)
+def test_what_an_entry_of_a_mix_may_not_say_is_refused() -> None:
+    entries = {
+        "has an unknown key 'wieght': did you mean 'weight'": {"source": "a", "wieght": 1},
+        "names no source; write {source: FILES": {"weight": 1},
+        "names no source": {"source": [1]},
+        "has weight 0; it has to be a number above 0": {"source": "a", "weight": 0},
+        "has weight True;": {"source": "a", "weight": True},
+        "has weight '1';": {"source": "a", "weight": "1"},
+        "has text_column 3; it has to be text": {"source": "a", "text_column": 3},
+        "has documents 'lines': did you mean 'line'": {"source": "a", "documents": "lines"},
+    }
+    for match, entry in entries.items():
+        refuse(f"data.source: the entry .*{match}", source=[entry])
+    refuse(
+        "only some entries have a weight; give one to all of them or to none",
+        source=["a", {"source": "b", "weight": 1}],
     )
-    assert first.train["text"][:] == again.train["text"][:]
-    assert first.held_out["text"][:] == again.held_out["text"][:] != other.held_out["text"][:]
-    assert (len(first.train), len(first.held_out), first.duplicates) == (80, 20, 20)
-    assert sorted(all_texts(first), key=int) == list(map(str, range(100)))
-    assert first.train.column_names == first.held_out.column_names == ["text"]
-
-
-def test_long_text_is_stored_in_parts_and_stays_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "it.txt", "\n\n".join(map(str, range(500))).encode())
-    whole = load_documents(DataConfig(source=path))
-    monkeypatch.setattr(sources, "CHUNK", 64)
-    parts = load_documents(DataConfig(source=path))
-    assert parts.train.data["text"].num_chunks > 1
-    assert all_texts(parts) == all_texts(whole)
-
-
-def test_text_to_hold_out_may_have_its_own_source(tmp_path: Path) -> None:
-    train = write(tmp_path / "train.txt", b"one\n\ntwo\n\nthree\n\ntwo")
-    held_out = write_table(tmp_path / "held_out.jsonl", {"text": ["three", "four", "four"], "id": [1, 2, 3]})
-    documents = load_documents(DataConfig(source=train, held_out_source=held_out))
-    assert documents.train["text"][:] == ["one", "two"]
-    assert documents.held_out["text"][:] == ["three", "four"]
-    assert documents.duplicates == 3
-    refuse("every document of .* is in data.held_out_source as well", source=train, held_out_source=train)
-
-
-def test_what_cannot_be_split_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "it.txt", b"one\n\none")
-    refuse("it.txt' holds one document, too few .*data.documents.*data.held_out_source", source=path)
-    for fraction in (0.0, 1.0, -1.0, float("nan")):
-        refuse("data.held_out_fraction: got .*between 0 and 1", source=path, held_out_fraction=fraction)
 
 
 @pytest.mark.parametrize("name", ["org/corpus", "corpus", "org/corpus-1.5", "org/corpus:validation"])
@@ -159,10 +130,10 @@ def test_a_hub_dataset_is_refused_offline(name: str) -> None:
 
 def test_a_hub_that_does_not_answer_is_asked_once() -> None:
     code = (
-        "from attnkit.data import DataConfig, load_documents, load_tokenizer\n"
-        "for load, what in ((load_documents, DataConfig(source='org/corpus')), (load_tokenizer, 'org/tokenizer')):\n"
+        "from attnkit.data import Documents, PretrainDataConfig, load_tokenizer\n"
+        "for load, what in ((Documents, PretrainDataConfig(source='org/corpus')), (load_tokenizer, 'org/tokenizer')):\n"
         "    try:\n"
-        "        load(what)\n"
+        "        list(load(what))\n"
         "    except ValueError as error:\n"
         "        print(error)\n"
     )

@@ -67,7 +67,7 @@ def test_one_text_stays_as_it_is_and_two_are_kept_apart(algorithm: str, tokenize
 def test_equal_texts_give_an_equal_tokenizer(algorithm: str, tokenizers: dict, texts: list[str]) -> None:
     tokenizer = tokenizers[algorithm]
     for _ in range(5):
-        assert as_saved(train(algorithm, len(tokenizer), iter(texts))) == as_saved(tokenizer)
+        assert as_saved(train(algorithm, len(tokenizer), tuple(texts))) == as_saved(tokenizer)
 
 
 @every_algorithm

@@ -1,0 +1,33 @@
+"""Mixing: rows of several sources become one dataset in which each has its share."""
+
+import datasets
+import numpy as np
+
+
+def repeats(num_rows: list[int], weights: list[float]) -> list[int]:
+    """How many rows of each source there are in a mix, repetitions counted.
+
+        k_i = round(w_i / Σ w · K),    K = max_i n_i · Σ w / w_i
+
+    with n_i rows and weight w_i: the least mix with these shares in which every row is.
+    """
+    total = max(number / weight for number, weight in zip(num_rows, weights, strict=True))
+    return [max(number, round(weight * total)) for number, weight in zip(num_rows, weights, strict=True)]
+
+
+def mix(sources: list[datasets.Dataset], weights: list[float] | None, *, seed: int) -> datasets.Dataset:
+    """The rows of all sources, each once; with weights, so often that each source has its share.
+
+    Which rows of a source are there once more than its others is drawn with `seed`.
+    """
+    rows = datasets.concatenate_datasets(sources)
+    if weights is None:
+        return rows
+    indices, start = [], 0
+    numbers = [len(source) for source in sources]
+    for number, wanted in zip(numbers, repeats(numbers, weights), strict=True):
+        whole, rest = divmod(wanted, number)
+        extra = np.random.default_rng([seed, start]).permutation(number)[:rest]
+        indices.append(start + np.concatenate([np.tile(np.arange(number), whole), np.sort(extra)]))
+        start += number
+    return rows.select(np.concatenate(indices))

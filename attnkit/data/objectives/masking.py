@@ -1,0 +1,127 @@
+"""Which tokens are hidden from a model, and what it sees in their place.
+
+Shapes: N tokens of a row, V vocabulary.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from attnkit.data.objectives.base import IGNORED, ObjectiveConfig, needed
+
+# How tokenizers mark a piece that begins a word (byte-level, SentencePiece), and one that goes on with it (WordPiece).
+BEGINS_WORD = ("Ġ", "Ċ", "ĉ", "č", "▁")
+GOES_ON = "##"
+
+
+class TextTokens:
+    """Which tokens of a vocabulary stand for text: all but special tokens, and the unknown token too."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        vocabulary = tokenizer.get_vocab()
+        special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+        self.ids = torch.tensor(sorted(set(vocabulary.values()) - special))
+        self.is_text = torch.zeros(max(vocabulary.values()) + 1, dtype=torch.bool)  # [V]
+        self.is_text[self.ids] = True
+        has_marked_ends = any(token.startswith(GOES_ON) for token in vocabulary)
+        self.begins_word = torch.ones_like(self.is_text)  # [V]
+        for token, token_id in vocabulary.items():
+            begins = not token.startswith(GOES_ON) if has_marked_ends else token.startswith(BEGINS_WORD)
+            self.begins_word[token_id] = begins or not self.is_text[token_id]
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """[N] -> places [M] of the tokens that stand for text. Raises `ValueError` where there is none."""
+        places = self.is_text[tokens].nonzero().squeeze(1)
+        if len(places) == 0:
+            raise ValueError("a row of special tokens has none that could be predicted")
+        return places
+
+    def words(self, tokens: Tensor) -> Tensor:
+        """Text tokens [M] -> the number of the word that each is part of, [M]."""
+        return self.begins_word[tokens].cumsum(0) - int(self.begins_word[tokens[0]])
+
+
+class Masker:
+    """Hides text tokens as BERT does (Devlin 2019, section 3.1).
+
+    Of the tokens, `mask_rate` are chosen, one by one, by words or by spans; if none is, one at random. Of the chosen,
+    `mask_token_rate` become the mask token, `random_token_rate` a random token, and the others stay. Special tokens are
+    neither chosen nor put in at random.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, objective: ObjectiveConfig) -> None:
+        self.objective = objective
+        self.mask_token_id = needed(tokenizer.mask_token_id, "mask_token", objective)
+        self.text = TextTokens(tokenizer)
+        units: dict[str, Callable[[Tensor], Tensor]] = {
+            "token": self.choose_tokens,
+            "word": self.choose_words,
+            "span": self.choose_spans,
+        }
+        self.choose = units[objective.mask_unit]
+
+    def __call__(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """The tokens of a row [N] -> what the model sees [N], and its labels [N]."""
+        places = self.text(tokens)
+        chosen = self.choose(tokens[places])
+        if not chosen.any():
+            chosen[torch.randint(len(chosen), ())] = True
+        places = places[chosen]
+        kind = torch.rand(len(places))
+        replaced = tokens[places]
+        is_random = kind >= 1 - self.objective.random_token_rate
+        drawn = self.text.ids[torch.randint(len(self.text.ids), (len(places),))]
+        replaced = torch.where(is_random, drawn, replaced)
+        replaced = torch.where(kind < self.objective.mask_token_rate, self.mask_token_id, replaced)
+        inputs, labels = tokens.clone(), torch.full_like(tokens, IGNORED)
+        inputs[places], labels[places] = replaced, tokens[places]
+        return inputs, labels
+
+    def choose_tokens(self, tokens: Tensor) -> Tensor:
+        """Each token by itself; [M] -> [M]."""
+        return torch.rand(len(tokens)) < self.objective.mask_rate
+
+    def choose_words(self, tokens: Tensor) -> Tensor:
+        """Each word by itself, with all of its tokens; [M] -> [M]."""
+        words = self.text.words(tokens)
+        return (torch.rand(int(words[-1]) + 1) < self.objective.mask_rate)[words]
+
+    def choose_spans(self, tokens: Tensor) -> Tensor:
+        """Spans; [M] -> [M]."""
+        return random_spans(
+            len(tokens), num_noise(len(tokens), self.objective.mask_rate), span_length=self.objective.span_length
+        )
+
+
+def num_noise(num_tokens: int, rate: float) -> int:
+    """The tokens that are hidden where `rate` of them are: at least one, and of several never all."""
+    return min(max(1, round(num_tokens * rate)), max(1, num_tokens - 1))
+
+
+def num_spans(num_noise_tokens: int, span_length: float) -> int:
+    """The spans that hidden tokens make."""
+    return max(1, round(num_noise_tokens / span_length))
+
+
+def random_spans(num_tokens: int, num_noise_tokens: int, *, span_length: float) -> Tensor:
+    """Which of the tokens are hidden, [num_tokens]: `num_spans` spans, each apart from the next.
+
+    Numbers are those of Raffel 2020, section 3.1.4, whose last span always ends the row; here every place is as likely
+    as every other.
+    """
+    num_noise_tokens = min(num_noise_tokens, max(1, num_tokens - 1))
+    num_seen = num_tokens - num_noise_tokens
+    number = min(num_spans(num_noise_tokens, span_length), num_seen + 1)
+    seen = random_parts(num_seen + 2, number + 1)  # before, between and after the spans
+    seen[[0, -1]] -= 1  # where there may be none
+    lengths = torch.stack([seen[:-1], random_parts(num_noise_tokens, number)], dim=1).flatten()
+    lengths = torch.cat([lengths, seen[-1:]])
+    return (torch.arange(len(lengths)) % 2 == 1).repeat_interleave(lengths)
+
+
+def random_parts(total: int, number: int) -> Tensor:
+    """`number` lengths of at least 1 that add up to `total`, all such lists equally likely."""
+    cuts = torch.randperm(total - 1)[: number - 1].sort().values + 1
+    return torch.diff(cuts, prepend=torch.tensor([0]), append=torch.tensor([total]))

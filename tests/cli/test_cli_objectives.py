@@ -1,0 +1,91 @@
+"""Every objective through the command line: a matching tiny model is trained, saved, loaded and evaluated."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from conftest import Cli, sentences
+
+from attnkit.data.objectives import objectives
+
+FLAGS = {
+    "permuted": ["--model.two_stream", "true", "--model.position", "transformer_xl"],
+    "next_sentence": ["--model.pooler", "true", "--model.type_vocab_size", "2"],
+}
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pairs") / "pairs.jsonl"
+    texts = sentences(200, seed=1)
+    rows = [{"text": text, "target": text.upper()} for text in texts]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", objectives)
+def test_a_model_is_trained_for_every_objective(name: str, config: Path, pairs: Path, tmp_path: Path, cli: Cli) -> None:
+    run = tmp_path / "run"
+    arguments = ["--config", config, "--training.output_dir", run, "--objective.name", name, "--data.source", pairs]
+    arguments += ["--model.architecture", objectives[name].architectures[0], *FLAGS.get(name, [])]
+    code, said, errors = cli("pretrain", *arguments, "--training.max_steps", "2", "--training.save_steps", "2")
+    assert (code, errors) == (0, [])
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["text"]["rows"] > 0
+    assert any("documents" in line and "rows" in line for line in said)
+    code, said, _ = cli("evaluate", run)
+    assert code == 0
+    assert f"{summary['held_out']['loss']:.3f} nats" in said[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "message"),
+    [
+        ("permuted", [], "set two_stream true"),
+        ("next_sentence", [], "set pooler true"),
+        ("next_sentence", ["--model.pooler=true"], "model.type_vocab_size: 0 is too small"),
+        (
+            "sequence_to_sequence",
+            ["--objective.target_column=en"],
+            "has no column 'en' .*name it with objective.target",
+        ),
+        ("denoising", ["--data.document_mask=true"], "data.document_mask: objective.name 'denoising' keeps no row"),
+        ("denoising", ["--tokenizer.path={tokenizer}"], "'denoising' needs 1 sentinels .* lacks <extra_id_0>"),
+        ("causal", ["--data.packing=best"], "unknown packing 'best': did you mean 'best_fit'"),
+        ("causal", ["--objective.mask_rate=2"], "objective.mask_rate: got 2.0; it has to lie above 0"),
+    ],
+)
+def test_what_an_objective_lacks_is_said_before_anything_is_written(
+    name: str, flags: list[str], message: str, config: Path, pairs: Path, finished: Path, tmp_path: Path, cli: Cli
+) -> None:
+    flags = [flag.format(tokenizer=finished / "tokenizer") for flag in flags]
+    architecture = objectives[name].architectures[0]
+    code, _, errors = cli(
+        *("pretrain", "--config", config, "--training.output_dir", tmp_path / "run", "--objective.name", name),
+        *("--data.source", pairs, "--model.architecture", architecture, *flags),
+    )
+    assert (code, len(errors)) == (2, 1)
+    assert re.search(message, errors[0])
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_mix_of_sources_is_counted_source_by_source(
+    config: Path, text: Path, pairs: Path, tmp_path: Path, cli: Cli
+) -> None:
+    mixed = tmp_path / "mix.yaml"
+    mixed.write_text(f"data:\n  source:\n    - {{source: {text}, weight: 1}}\n    - {{source: {pairs}, weight: 3}}\n")
+    run = tmp_path / "run"
+    arguments = ("--config", config, "--config", mixed, "--training.output_dir", run, "--training.max_steps", "2")
+    code, said, errors = cli("pretrain", *arguments, "--data.packing", "best_fit", "--data.document_mask", "true")
+    assert (code, errors) == (0, [])
+    sources = json.loads((run / "summary.json").read_text())["text"]["sources"]
+    first, second = (sources[str(path)] for path in (text, pairs))
+    assert second["rows"] * second["repeats"] == pytest.approx(3 * first["rows"] * first["repeats"], rel=0.05)
+    assert min(first["repeats"], second["repeats"]) == 1
+    assert any(f"{pairs}: " in line for line in said)
+    assert any("times per epoch" in line for line in said)
+    flag = f"[{{source: {text}, weight: 1}}, {pairs}]"
+    code, _, errors = cli("pretrain", *arguments, "--overwrite", "--data.source", flag)
+    assert (code, len(errors)) == (2, 1)
+    assert "data.source: only some entries have a weight" in errors[0]
