@@ -39,6 +39,12 @@ VERBS = {
         run=("attnkit.config.runs", "TokenizerRun"),
         recipe=("attnkit.recipes.tokenizer", "make_tokenizer"),
     ),
+    "prepare": Verb(
+        summary="tokenize and pack text once, for any number of pretraining runs",
+        usage=f"{FLAGS} --data.prepared FOLDER",
+        run=("attnkit.config.runs", "PretrainRun"),
+        recipe=("attnkit.recipes.prepare", "prepare"),
+    ),
     "pretrain": Verb(
         summary="train a model on text, from random weights or from a saved model",
         usage=f"{FLAGS} [--resume | --overwrite]",

@@ -1,13 +1,15 @@
 """From documents to rows of token ids, with an account of where every token went."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from attnkit.data.documents import Document
 from attnkit.data.packing import Packing, TokenizedTexts
@@ -69,12 +71,25 @@ class RowMaker:
     def rows(self, documents: Iterable[Document]) -> Iterator[tuple[Group, pa.Table]]:
         """The rows as they become complete; accounts are complete after the last of them."""
         packings: dict[Group, Packing] = {}
-        for group, texts in portions(documents):
-            packing = packings.setdefault(group, self.packing())
-            tokenized, account = tokenize(texts, self.tokenizer, end=self.end)
-            yield group, self._counted(group, packing, packing.add(tokenized), account)
+        for group, (texts, account) in self._tokenized(documents):
+            if group not in packings:
+                packings[group] = self.packing()
+            packing = packings[group]
+            yield group, self._counted(group, packing, packing.add(texts), account)
         for group, packing in packings.items():
             yield group, self._counted(group, packing, packing.rest(), Account())
+
+    def _tokenized(self, documents: Iterable[Document]) -> Iterator[tuple[Group, Portion]]:
+        """The documents in portions, each tokenized (by the threads of the tokenizer) while the next is read."""
+        waiting: deque[tuple[Group, Future[Portion]]] = deque()
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            for group, texts in portions(documents):
+                waiting.append((group, pool.submit(tokenize, texts, self.tokenizer, end=self.end)))
+                if len(waiting) > 2:
+                    group, portion = waiting.popleft()
+                    yield group, portion.result()
+            for group, portion in waiting:
+                yield group, portion.result()
 
     def _counted(self, group: Group, packing: Packing, rows: pa.Table, account: Account) -> pa.Table:
         num_tokens = len(rows["input_ids"].combine_chunks().flatten())
@@ -104,13 +119,7 @@ def portions(documents: Iterable[Document]) -> Iterator[tuple[Group, list[tuple[
 def tokenize(documents: list[tuple[str, ...]], tokenizer: PreTrainedTokenizerBase, *, end: int) -> Portion:
     """The token ids of the texts of documents, an end after each text, but for documents with a text without tokens."""
     num_texts = len(documents[0])
-    encoded = tokenizer(
-        list(chain.from_iterable(documents)),
-        add_special_tokens=False,
-        split_special_tokens=True,
-        return_attention_mask=False,
-        verbose=False,
-    )["input_ids"]
+    encoded = encode(list(chain.from_iterable(documents)), tokenizer)
     kept = [
         (texts, token_ids)
         for texts, token_ids in zip(documents, zip(*[iter(encoded)] * num_texts, strict=True), strict=True)
@@ -126,6 +135,19 @@ def tokenize(documents: list[tuple[str, ...]], tokenizer: PreTrainedTokenizerBas
         bytes=sum(len(text.encode()) for texts, _ in kept for text in texts),
     )
     return Portion(TokenizedTexts(flat, lengths), account)
+
+
+def encode(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
+    """The token ids of texts, with no special tokens, whatever they look like."""
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        settings = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
+        return tokenizer(texts, return_attention_mask=False, **settings)["input_ids"]
+    # The library under the tokenizer does the same in less time, and lets another thread work meanwhile.
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = True
+    return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
 
 
 def end_of_document(tokenizer: PreTrainedTokenizerBase) -> int:

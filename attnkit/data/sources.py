@@ -59,6 +59,8 @@ class PretrainDataConfig(DataConfig):
     own (`one_document`)."""
     document_mask: bool = False
     """Whether documents that share a row are kept apart: none attends to another, and positions start anew."""
+    prepared: str | None = None
+    """A folder that `attnkit prepare` filled with the rows of these settings; null to make them anew, in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +86,7 @@ def sources_of(data: PretrainDataConfig) -> list[Source]:
     Raises `UsageError` for keys and values that an entry cannot have, and for weights that only some entries have.
     """
     defaults = {"text_column": data.text_column, "documents": data.documents, "subset": data.subset}
-    if not _is_mix(data.source):
+    if not is_mix(data.source):
         return [Source(source=data.source, weight=None, **defaults)]  # type: ignore[arg-type]
     entries = [entry if isinstance(entry, dict) else {"source": entry} for entry in data.source]
     problems = [problem for entry in entries for problem in _problems_of(entry)]
@@ -95,7 +97,8 @@ def sources_of(data: PretrainDataConfig) -> list[Source]:
     return [Source(**{"weight": None, **defaults, **entry}) for entry in entries]
 
 
-def _is_mix(source: Entries) -> bool:
+def is_mix(source: Entries) -> bool:
+    """Whether a source is a list with mappings in it."""
     return not isinstance(source, str) and any(isinstance(entry, dict) for entry in source)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from attnkit.data.objectives import Objective, ObjectiveConfig, objectives
-from attnkit.data.sources import PretrainDataConfig, named
+from attnkit.data.sources import PretrainDataConfig, is_mix, named
 from attnkit.errors import UsageError
 from attnkit.files import strict_yaml
 from attnkit.files.saved import CONFIG, run_folder
@@ -17,9 +17,9 @@ from attnkit.recipes.predict import evaluate_finetuned
 from attnkit.recipes.saved import tokenizer_of, verb_of
 from attnkit.recipes.text import (
     HeldOut,
+    find_rows,
     held_out_figures,
     make_held_out,
-    make_rows,
     read_documents,
     say_held_out,
 )
@@ -59,6 +59,8 @@ def evaluate(run: EvaluateRun) -> str:
     """What a saved model makes of text or examples that it was not trained on, by the kind of run that made it."""
     folder = run_folder(run.path)
     if folder is not None and verb_of(folder) == "finetune":
+        if is_mix(run.data.source):
+            raise UsageError("data.source: a fine-tuned model reads no mix of sources; give files, folders or names")
         return evaluate_finetuned(run.path, data=run.data, batch_size=run.training.per_device_batch_size)
     return evaluate_on_text(run)
 
@@ -92,7 +94,7 @@ def find_text(run: EvaluateRun, tokenizer: PreTrainedTokenizerBase, *, objective
     own, data = own_data(run.path), absolute_data(run.data)
     if own is not None and (own.source, own.held_out_source) == (data.source, data.held_out_source):
         check_same_split(own, data)
-        rows = make_rows(read_documents(run.data, run.objective), tokenizer, objective=objective)
+        rows = find_rows(read_documents(data, run.objective), tokenizer, objective=objective)
         name = f"the held-out part of {named(own.source)}"
         return Scored(name=name, text=rows.held_out, unigram_loss=rows.unigram_loss)
     is_training_text = own is not None and own.source == data.source

@@ -58,7 +58,7 @@ def absolute_data(data: Data) -> Data:
         is_local = source != PYTHON_DOCS and (path.exists() or glob.has_magic(source))
         return str(path.absolute()) if is_local else source
 
-    return replace(data, **{key: absolute(value) for key, value in vars(data).items() if key.endswith("source")})
+    return replace(data, **{key: absolute(value) for key, value in vars(data).items() if is_path(key)})
 
 
 def check_same_run(run: PretrainRun | FinetuneRun, *, sections: Sequence[str]) -> None:
@@ -85,7 +85,7 @@ def open_run(run: Run, tokenizer: PreTrainedTokenizerBase) -> None:
     training, folder = run.training, Path(run.training.output_dir)
     starting_points = [("model.path", run.model.path), ("tokenizer.path", run.tokenizer.path)]
     for key, paths in vars(run.data).items():
-        if key.endswith("source"):
+        if is_path(key):
             entries = [paths] if isinstance(paths, str) else paths or []
             starting_points += [(f"data.{key}", path) for entry in entries for path in paths_in(entry)]
     for key, path in starting_points:
@@ -97,6 +97,11 @@ def open_run(run: Run, tokenizer: PreTrainedTokenizerBase) -> None:
     with writing(folder):
         save(run, folder)
         tokenizer.save_pretrained(folder / TOKENIZER)
+
+
+def is_path(key: str) -> bool:
+    """Whether a setting of data says where something is."""
+    return key.endswith("source") or key == "prepared"
 
 
 def paths_in(entry: str | dict[str, Any]) -> list[str]:

@@ -1,6 +1,6 @@
 """A fine-tuned model on other examples: predictions where nothing is known, figures where the answers are."""
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from accelerate import Accelerator
@@ -101,7 +101,8 @@ def finetuned_run(path: str, *, data: DataConfig) -> tuple[FinetuneRun, Path]:
     if folder is None or verb_of(folder) != "finetune":
         raise UsageError(f"{path}: is no fine-tuned run: there is no config.yaml with a task; give the folder of one")
     run = load(FinetuneRun, ["--config", str(folder / CONFIG)])
-    return replace(run, data=replace(run.data, **asdict(data))), folder
+    given = {it.name: vars(data)[it.name] for it in fields(DataConfig)}
+    return replace(run, data=replace(run.data, **given)), folder
 
 
 def load_finetuned(

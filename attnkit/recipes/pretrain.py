@@ -3,7 +3,7 @@
 Whatever can be wrong is found in `prepare`, before the output folder is touched.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from attnkit.models import AttnKitConfig
 from attnkit.recipes.folder import (
     LOSS_CURVE,
     MODEL,
+    absolute_data,
     check_same_run,
     open_run,
     resolve,
@@ -28,9 +29,9 @@ from attnkit.recipes.model import build_model, num_positions
 from attnkit.recipes.text import (
     Rows,
     figures_of_text,
+    find_rows,
     get_tokenizer,
     held_out_figures,
-    make_rows,
     read_documents,
     say_held_out,
     say_text,
@@ -104,16 +105,18 @@ def prepare(run: PretrainRun, accelerator: Accelerator) -> Prepared:
     training, folder = run.training, Path(run.training.output_dir)
     on_main(accelerator, lambda: check_output_folder(folder, resume=training.resume, overwrite=training.overwrite))
     objective_class = objectives[run.objective.name]
-    documents = read_documents(run.data, run.objective)
+    data = absolute_data(run.data)
+    documents = read_documents(data, run.objective)
     tokenizer = get_tokenizer(
         documents,
-        replace(run.tokenizer, path=tokenizer_path(run)),
+        run.tokenizer,
+        path=tokenizer_path(run),
         objective=run.objective,
-        data=run.data,
+        data=data,
         accelerator=accelerator,
     )
-    objective = objective_class(tokenizer, run.objective, data=run.data)
-    rows = make_rows(documents, tokenizer, objective=objective)
+    objective = objective_class(tokenizer, run.objective, data=data)
+    rows = find_rows(documents, tokenizer, objective=objective)
     set_seed(training.seed)
     if run.model.path is None and run.model.architecture is not None:
         objective.check_architecture(run.model.architecture, name=run.objective.name)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -12,6 +13,15 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 from attnkit.data.documents import Documents
 from attnkit.data.mixing import mix, repeats
 from attnkit.data.objectives import Objective, ObjectiveConfig, objectives
+from attnkit.data.prepared import (
+    MANIFEST,
+    TOKENIZER,
+    changed_settings,
+    differences,
+    other_rows,
+    read_manifest,
+    read_shards,
+)
 from attnkit.data.rows import Account, Group, RowMaker
 from attnkit.data.sources import PretrainDataConfig, named
 from attnkit.data.statistics import unigram_loss
@@ -66,21 +76,54 @@ def get_tokenizer(
     documents: Documents,
     tokenizer: TokenizerConfig,
     *,
+    path: str | None,
     objective: ObjectiveConfig,
     data: PretrainDataConfig,
     accelerator: Accelerator,
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer at `tokenizer.path`, or one trained on the documents to train on: once, by the main process."""
-    if tokenizer.path is not None:
-        return load_tokenizer(tokenizer.path)
+    """The tokenizer at `path`, that of the prepared rows, or one trained on the documents, by the main process."""
+    if path is not None:
+        return load_tokenizer(path)
+    if data.prepared is not None and (Path(data.prepared) / MANIFEST).is_file():
+        folder = Path(data.prepared)
+        found = changed_settings(read_manifest(folder).trained, trained_settings(tokenizer))
+        if found:
+            raise other_rows(folder, found)
+        return load_tokenizer(folder / TOKENIZER)
     extra_tokens = objectives[objective.name].extra_tokens(objective, data=data)
     return on_main(accelerator, lambda: train_tokenizer(documents.train_texts, tokenizer, extra_tokens=extra_tokens))
+
+
+def trained_settings(tokenizer: TokenizerConfig) -> dict[str, Any]:
+    """The settings that decide on a tokenizer that is trained."""
+    return {"tokenizer.algorithm": tokenizer.algorithm, "tokenizer.vocab_size": tokenizer.vocab_size}
 
 
 def make_rows(documents: Documents, tokenizer: PreTrainedTokenizerBase, *, objective: Objective) -> Rows:
     """Tokenize and pack the documents. Raises `UsageError` if there is not the text for one row."""
     made, accounts = in_memory(documents, tokenizer, objective=objective)
     return gather(made, accounts, documents=documents, objective=objective, vocab_size=len(tokenizer))
+
+
+def find_rows(documents: Documents, tokenizer: PreTrainedTokenizerBase, *, objective: Objective) -> Rows:
+    """The rows of `data.prepared`, or rows made now."""
+    prepared = documents.data.prepared
+    if prepared is None:
+        return make_rows(documents, tokenizer, objective=objective)
+    return read_prepared(Path(prepared), documents, tokenizer, objective=objective)
+
+
+def read_prepared(
+    folder: Path, documents: Documents, tokenizer: PreTrainedTokenizerBase, *, objective: Objective
+) -> Rows:
+    """Prepared rows. Raises `UsageError` if the folder is damaged, or if its rows are not those of these settings."""
+    manifest = read_manifest(folder)
+    found = differences(manifest, documents, tokenizer, objective=objective)
+    if found:
+        raise other_rows(folder, found)
+    documents.duplicates = manifest.duplicates
+    rows, accounts = read_shards(folder, manifest), manifest.accounts_by_group()
+    return gather(rows, accounts, documents=documents, objective=objective, vocab_size=len(tokenizer))
 
 
 def make_held_out(

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["pretran"], r"unknown verb 'pretran': did you mean 'pretrain'\?"),
+        (["pretran"], r"unknown verb 'pretran': did you mean 'pretrain' or "),
         (["pretrain", "--config", "none.yaml"], r"none\.yaml: no such file"),
         (["generate"], r"generate needs path: attnkit generate RUN_OR_MODEL"),
         (["evaluate", "--data.source", "x"], r"evaluate needs path: attnkit evaluate RUN_OR_MODEL"),

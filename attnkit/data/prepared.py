@@ -1,0 +1,321 @@
+"""Prepared rows: tokenized and packed once, written to a folder, and read from there by any number of runs.
+
+folder/
+  manifest.json        what the rows were made of; written last, so that a folder without it is no prepared one
+  tokenizer/           the tokenizer that made them
+  train-0-00000.arrow  rows of the first source, as an Arrow stream that is mapped into memory, in shards
+  held_out-0-00000.arrow
+"""
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+from transformers import PreTrainedTokenizerBase
+
+from attnkit.data.documents import Documents
+from attnkit.data.objectives import Objective
+from attnkit.data.rows import Account, Group, RowMaker, end_of_document
+from attnkit.data.sources import PYTHON_DOCS, paths_of
+from attnkit.errors import UsageError
+
+MANIFEST, TOKENIZER = "manifest.json", "tokenizer"
+FORMAT = 1
+SHARD_BYTES = 2**28
+# What decides on the rows, beside the tokenizer and the files themselves.
+SETTINGS = ("source", "subset", "text_column", "documents", "held_out_source", "held_out_fraction", "packing", "seed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """One file of rows."""
+
+    name: str
+    source: int
+    held_out: bool
+    rows: int
+    bytes: int
+    hash: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextFile:
+    """One file that text was read from. A file of the same size and time is taken for the same."""
+
+    path: str
+    bytes: int
+    modified: int  # nanoseconds since 1970
+    hash: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What prepared rows were made of, and what became of it."""
+
+    format: int
+    settings: dict[str, Any]
+    tokenizer: str
+    """Hash of the tokenizer."""
+    trained: dict[str, Any]
+    """The settings that the tokenizer was trained with, if it was trained for these rows."""
+    files: list[TextFile]
+    shards: list[Shard]
+    accounts: list[dict[str, Any]]
+    """An account, with the source and part that it is of."""
+    duplicates: int
+
+    def accounts_by_group(self) -> dict[Group, Account]:
+        """The accounts by source and part."""
+        return {
+            Group(source=entry["source"], held_out=entry["held_out"]): Account(**entry["account"])
+            for entry in self.accounts
+        }
+
+
+def settings_of(documents: Documents, objective: Objective) -> dict[str, Any]:
+    """The settings that rows depend on, by key. Objectives that read the same rows can share them."""
+    packing = objective.packing()
+    settings = {f"data.{key}": vars(documents.data)[key] for key in SETTINGS}
+    return settings | {
+        "objective.target_column": documents.target_column,
+        "kind of rows": type(packing).__name__,
+        "tokens of a row": packing.row_length,
+    }
+
+
+def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
+    """A hash of all that decides on the token ids of text: the saved files, but those that only describe them."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+        digest = blake2b(str(end_of_document(tokenizer)).encode(), digest_size=16)
+        for path in files:
+            if path.name not in ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"):
+                digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def text_files(documents: Documents) -> Iterator[TextFile]:
+    """The files behind the sources of a run, each once, and the Python whose documents `python-docs` are."""
+    held_out = documents.data.held_out_source
+    names: list[str] = []
+    for source in [*(source.source for source in documents.sources), held_out or []]:
+        names += [source] if isinstance(source, str) else source
+    met: set[Path] = set()
+    for name in names:
+        if name == PYTHON_DOCS:
+            yield TextFile(path=PYTHON_DOCS, bytes=0, modified=0, hash=sys.version)
+            continue
+        for path in paths_of(name) or []:
+            if path.resolve() not in met:
+                met.add(path.resolve())
+                yield text_file(path.resolve())
+
+
+def text_file(path: Path) -> TextFile:
+    """A file as it is now."""
+    stat = path.stat()
+    return TextFile(path=str(path), bytes=stat.st_size, modified=stat.st_mtime_ns, hash=file_hash(path))
+
+
+def file_hash(path: Path) -> str:
+    """A hash of the bytes of a file."""
+    digest = blake2b(digest_size=16)
+    with path.open("rb") as stream:
+        while chunk := stream.read(2**22):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def write_prepared(
+    folder: Path,
+    documents: Documents,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    objective: Objective,
+    trained: dict[str, Any],
+) -> Manifest:
+    """Tokenize, pack and write all documents, in bounded memory; the folder appears whole or not at all.
+
+    `trained`: the settings of a tokenizer that was trained for these rows. Raises `UsageError` if the disk refuses.
+    """
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    try:
+        if unfinished.exists():  # of a preparation that was ended before its time
+            shutil.rmtree(unfinished)
+        unfinished.mkdir(parents=True)
+        files = list(text_files(documents))
+        tokenizer.save_pretrained(unfinished / TOKENIZER)
+        maker = RowMaker(tokenizer, packing=objective.packing)
+        shards = write_shards(unfinished, maker, documents)
+        manifest = Manifest(
+            format=FORMAT,
+            settings=settings_of(documents, objective),
+            tokenizer=tokenizer_hash(tokenizer),
+            trained=trained,
+            files=files,
+            shards=shards,
+            accounts=[{**group._asdict(), "account": asdict(account)} for group, account in maker.accounts.items()],
+            duplicates=documents.duplicates,
+        )
+        text = json.dumps(asdict(manifest), indent=2, ensure_ascii=False)
+        (unfinished / MANIFEST).write_text(text + "\n", encoding="utf-8")
+        for path in [*unfinished.rglob("*"), unfinished]:
+            sync_to_disk(path)
+        unfinished.rename(folder)
+        sync_to_disk(folder.parent)
+    except OSError as error:
+        raise UsageError(
+            f"data.prepared: cannot write {folder}: {error}; free space or choose another folder"
+        ) from error
+    return manifest
+
+
+def write_shards(folder: Path, maker: RowMaker, documents: Documents) -> list[Shard]:
+    """The rows of all documents in files, each group in files of its own."""
+    open_shards: dict[Group, OpenShard] = {}
+    numbers: dict[Group, int] = {}
+    shards: list[Shard] = []
+    for group, rows in maker.rows(documents):
+        if rows.num_rows == 0:
+            continue
+        if group not in open_shards:
+            part, number = "held_out" if group.held_out else "train", numbers.get(group, 0)
+            path = folder / f"{part}-{group.source}-{number:05}.arrow"
+            open_shards[group] = OpenShard(path, group, schema=rows.schema)
+            numbers[group] = number + 1
+        if open_shards[group].add(rows) >= SHARD_BYTES:
+            shards.append(open_shards.pop(group).close())
+    shards += [shard.close() for shard in open_shards.values()]
+    return sorted(shards, key=lambda shard: shard.name)
+
+
+class OpenShard:
+    """A shard that is being written."""
+
+    def __init__(self, path: Path, group: Group, *, schema: pa.Schema) -> None:
+        self.path, self.group = path, group
+        self.rows = 0
+        self.file = path.open("wb")
+        self.writer = pa.ipc.new_stream(self.file, schema)
+
+    def add(self, rows: pa.Table) -> int:
+        """Write rows and return the bytes so far."""
+        self.writer.write_table(rows.combine_chunks())
+        self.rows += rows.num_rows
+        return self.file.tell()
+
+    def close(self) -> Shard:
+        self.writer.close()
+        self.file.close()
+        size = self.path.stat().st_size
+        return Shard(name=self.path.name, **self.group._asdict(), rows=self.rows, bytes=size, hash=file_hash(self.path))
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a prepared folder.
+
+    Raises `UsageError` for a folder that is missing, unfinished, of another format or damaged.
+    """
+    remedy = "delete it and run attnkit prepare"
+    if not (folder / MANIFEST).is_file():
+        what = "has no manifest.json, so it is no prepared folder" if folder.exists() else "is not there"
+        remedy = "give the folder of attnkit prepare" if folder.exists() else "run attnkit prepare with these settings"
+        raise UsageError(f"data.prepared: {folder} {what}; {remedy}")
+    try:
+        values = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if values["format"] != FORMAT:
+            raise UsageError(f"data.prepared: {folder} has format {values['format']}, not {FORMAT}; {remedy}")
+        values["files"] = [TextFile(**entry) for entry in values["files"]]
+        values["shards"] = [Shard(**entry) for entry in values["shards"]]
+        manifest = Manifest(**values)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"data.prepared: {folder / MANIFEST} is damaged ({error}); {remedy}") from error
+    for shard in manifest.shards:
+        path = folder / shard.name
+        size = path.stat().st_size if path.is_file() else None
+        if size != shard.bytes:
+            said = "is missing" if size is None else f"has {size} bytes instead of {shard.bytes}"
+            raise UsageError(f"data.prepared: {path} {said}; {remedy}")
+    return manifest
+
+
+def differences(
+    manifest: Manifest, documents: Documents, tokenizer: PreTrainedTokenizerBase, *, objective: Objective
+) -> list[str]:
+    """In what a run differs from the preparation, a line for each."""
+    found = changed_settings(manifest.settings, settings_of(documents, objective))
+    if manifest.tokenizer != tokenizer_hash(tokenizer):
+        found.append("the tokenizer is another one")
+    return found + changed_files(manifest.files)
+
+
+def changed_settings(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """The settings of a manifest that are others now."""
+    now = json.loads(json.dumps(now))  # as the manifest has them
+    return [f"{key} was {value!r} and is {now[key]!r}" for key, value in before.items() if now[key] != value]
+
+
+def other_rows(folder: Path, found: list[str]) -> UsageError:
+    """The error for prepared rows that are not those of a run."""
+    return UsageError(
+        f"data.prepared: {folder} holds rows of other settings ({'; '.join(found)}); run attnkit prepare with these "
+        f"into another folder"
+    )
+
+
+def changed_files(files: Sequence[TextFile]) -> list[str]:
+    """The files that are not what they were. Those that are gone do not matter: their rows are here."""
+    changed = []
+    for file in files:
+        path = Path(file.path)
+        if file.path == PYTHON_DOCS:
+            if file.hash != sys.version:
+                changed.append(f"{PYTHON_DOCS} is of another Python")
+        elif path.is_file():
+            stat = path.stat()
+            same = (stat.st_size, stat.st_mtime_ns) == (file.bytes, file.modified)
+            if not same and file_hash(path) != file.hash:
+                changed.append(f"{path} has changed")
+    return changed
+
+
+def read_shards(folder: Path, manifest: Manifest) -> dict[Group, datasets.Dataset]:
+    """The rows of each group, mapped into memory. Raises `UsageError` for a shard that is damaged."""
+    found: dict[Group, list[datasets.Dataset]] = {}
+    for shard in manifest.shards:
+        try:
+            rows = datasets.Dataset.from_file(str(folder / shard.name))
+        except (OSError, pa.ArrowException) as error:
+            raise UsageError(f"data.prepared: {folder / shard.name} is damaged ({error}); prepare it again") from error
+        if len(rows) != shard.rows:
+            raise UsageError(
+                f"data.prepared: {folder / shard.name} has {len(rows)} rows instead of {shard.rows}; prepare it again"
+            )
+        found.setdefault(Group(source=shard.source, held_out=shard.held_out), []).append(rows)
+    return {group: datasets.concatenate_datasets(parts) for group, parts in found.items()}
+
+
+def damaged_shards(folder: Path, manifest: Manifest) -> list[str]:
+    """The shards whose bytes are not those that were written."""
+    return [shard.name for shard in manifest.shards if file_hash(folder / shard.name) != shard.hash]
+
+
+def sync_to_disk(path: Path) -> None:
+    """Return when a file's content, or a folder's list of names, has reached the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,63 @@
+"""Preparation: text is tokenized and packed once, for any number of runs, and no process of them waits for another."""
+
+from pathlib import Path
+
+from attnkit.config.runs import PretrainRun
+from attnkit.data.objectives import objectives
+from attnkit.data.prepared import damaged_shards, differences, other_rows, read_manifest, write_prepared
+from attnkit.errors import UsageError
+from attnkit.recipes.folder import absolute_data, tokenizer_path
+from attnkit.recipes.text import (
+    figures_of_text,
+    get_tokenizer,
+    read_documents,
+    read_prepared,
+    say_text,
+    trained_settings,
+)
+from attnkit.training.launch import make_accelerator
+
+
+def prepare(run: PretrainRun) -> str:
+    """Fill the folder `data.prepared` with the rows of a run, unless it holds just these; return what there is to say.
+
+    Raises `UsageError` for whatever is wrong with the text, the tokenizer and the objective, and for a folder that
+    holds anything else.
+    """
+    if run.data.prepared is None:
+        raise UsageError("data.prepared: name the folder that is to hold the rows, --data.prepared FOLDER")
+    folder, data = Path(run.data.prepared), absolute_data(run.data)
+    if folder.is_file():
+        raise UsageError(f"data.prepared: {folder} is a file; choose a folder")
+    is_there = folder.is_dir() and any(folder.iterdir())
+    manifest = read_manifest(folder) if is_there else None
+    documents = read_documents(data, run.objective)
+    path = tokenizer_path(run)
+    tokenizer = get_tokenizer(
+        documents,
+        run.tokenizer,
+        path=path,
+        objective=run.objective,
+        data=data,
+        accelerator=make_accelerator(num_processes=1),
+    )
+    objective = objectives[run.objective.name](tokenizer, run.objective, data=data)
+    if manifest is None:
+        if folder.is_dir():
+            folder.rmdir()
+        trained = trained_settings(run.tokenizer) if path is None else {}
+        write_prepared(folder, documents, tokenizer, objective=objective, trained=trained)
+        said = "prepared"
+    else:
+        found = differences(manifest, documents, tokenizer, objective=objective)
+        found += [f"{name} is damaged" for name in damaged_shards(folder, manifest)]
+        if found:
+            raise other_rows(folder, found)
+        said = "kept, since it holds just these rows"
+    rows = read_prepared(folder, documents, tokenizer, objective=objective)
+    lines = {
+        "text": say_text(figures_of_text(rows)),
+        "held-out": say_text({**vars(rows.held_out.account), "sources": {}}),
+        said.split(",")[0]: f"{folder}{said.removeprefix('prepared').removeprefix('kept')}",
+    }
+    return "\n".join(f"{name:<12}{line}".replace("\n", "\n" + " " * 12) for name, line in lines.items())
