@@ -138,7 +138,7 @@ def test_what_holds_no_tokenizer_is_refused(tokenizer: PreTrainedTokenizerFast, 
     (tmp_path / "damaged" / "tokenizer.json").write_text(json.dumps({"model": 1}), encoding="utf-8")
     cases = {
         "empty": "empty holds no tokenizer; give a folder with tokenizer.json, or leave tokenizer.path out",
-        "damaged": "damaged cannot be loaded .*; give a folder",
+        "damaged": "damaged: the tokenizer cannot be loaded .*; give a folder",
         "good/tokenizer.json": "tokenizer.json is a file; give its folder",
         "none/at all": "none/at all.* is no file or folder here, and the hub cannot be reached|neither a file",
     }
