@@ -166,7 +166,8 @@ class Gumbel(Normalizer):
     """In training all weight on one key drawn from softmax, with the gradient of a softmax at temperature τ of the same
     draw (straight-through Gumbel-softmax, Jang 2017); afterwards all weight on the highest score.
 
-    τ = max(final, initial · exp(-decay · t)) after t training passes; t is saved with the model.
+    τ = max(final, initial · exp(-decay · t)) after t training passes, not counting those that activation checkpointing
+    repeats; t is saved with the model.
     """
 
     cancels_query_term = True
@@ -189,15 +190,18 @@ class Gumbel(Normalizer):
     def reset_parameters(self) -> None:
         init.zeros_(self.num_passes)
 
-    def temperature(self) -> Tensor:
-        return (self.initial_temperature * torch.exp(-self.decay * self.num_passes)).clamp(min=self.final_temperature)
+    def temperature(self, num_passes: Tensor) -> Tensor:
+        return (self.initial_temperature * torch.exp(-self.decay * num_passes)).clamp(min=self.final_temperature)
 
     def forward(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
         if not self.training:
             return straight_through(masked_softmax(scores, allowed), allowed)
         noise = -torch.log(torch.empty_like(scores).exponential_().clamp(min=torch.finfo(scores.dtype).tiny))
-        soft = masked_softmax((scores + noise) / self.temperature().to(scores.dtype), allowed)
-        self.num_passes += 1
+        repeated = is_repeated_pass()
+        temperature = self.temperature(self.num_passes - int(repeated)).to(scores.dtype)
+        soft = masked_softmax((scores + noise) / temperature, allowed)
+        if not repeated:
+            self.num_passes += 1
         return straight_through(soft, allowed)
 
 
@@ -249,6 +253,11 @@ class Stochastic(Normalizer):
             self.has_baseline.fill_(True)
         self.log_probability = self.entropy = None
         return loss
+
+
+def is_repeated_pass() -> bool:
+    """Whether this forward pass is one that activation checkpointing computes again, inside of backward."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 def masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:

@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig
 from transformers import initialization as init
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from attnkit.errors import UsageError, nearest
+from attnkit.errors import UsageError
 from attnkit.registry import Registry
 
 
@@ -141,19 +141,27 @@ class Rope(Position):
     The score of rotated vectors depends on the distance of their positions. Dimensions j and j + d/2 of a head turn
     together, by the angle i · base^(-2j/d).
 
-    `scaling` names a way to reach beyond the trained length: "linear" (Chen 2023), "dynamic" (NTK, bloc97 2023), "yarn"
-    (Peng 2023) or another of transformers' rope types, with the given `factor` on the trained length.
+    `scaling` names a way to reach beyond the trained length, `max_positions`, by the given `factor`: "linear" (Chen
+    2023), "dynamic" (NTK, bloc97 2023: it depends on the length of the text, so keys in a cache keep the angles of that
+    at which they came) or "yarn" (Peng 2023).
     """
 
     acts_on_scores = True
     needs_comparison = True
 
-    def __init__(self, *, base: float = 10000.0, scaling: str = "default", factor: float = 1.0, **shape: Any) -> None:
+    def __init__(
+        self,
+        *,
+        base: float = 10000.0,
+        scaling: Literal["default", "linear", "dynamic", "yarn"] = "default",
+        factor: float = 1.0,
+        **shape: Any,
+    ) -> None:
         super().__init__(**shape)
         if self.head_dim % 2:
             raise UsageError(f"position 'rope' turns pairs of dimensions, and head_dim {self.head_dim} is odd")
-        if scaling != "default" and scaling not in ROPE_INIT_FUNCTIONS:
-            raise UsageError(f"position 'rope': unknown scaling {scaling!r}: {nearest(scaling, ROPE_INIT_FUNCTIONS)}")
+        if factor < 1 or base <= 0:
+            raise UsageError(f"position 'rope' needs factor >= 1 and base > 0, not {factor} and {base}")
         self.base = base
         self.scaling = scaling
         self.factor = factor
@@ -164,22 +172,24 @@ class Rope(Position):
     def reset_parameters(self) -> None:
         init.copy_(self.frequency, self.frequencies(self.max_positions)[0])
 
-    def frequencies(self, num_positions: int) -> tuple[Tensor, float]:
+    def frequencies(self, num_positions: int | Tensor) -> tuple[Tensor, float]:
         """Angle per position [head_dim / 2] for a text of `num_positions`, and a factor on cosines and sines."""
         if self.scaling == "default":
             even = torch.arange(0, self.head_dim, 2, dtype=torch.float32)
             return 1 / self.base ** (even / self.head_dim), 1.0
         parameters = {"rope_type": self.scaling, "rope_theta": self.base, "factor": self.factor}
         config = PreTrainedConfig()
+        config.hidden_size, config.num_attention_heads = self.head_dim, 1
         config.head_dim, config.max_position_embeddings = self.head_dim, self.max_positions
         config.rope_parameters = parameters | {"original_max_position_embeddings": self.max_positions}
-        with torch.device("cpu"):  # these functions move a tensor, which one without memory cannot
-            return ROPE_INIT_FUNCTIONS[self.scaling](config, device="cpu", seq_len=num_positions)
+        device = num_positions.device if isinstance(num_positions, Tensor) else torch.device("cpu")
+        with device:  # these functions move a tensor, which one without memory cannot
+            return ROPE_INIT_FUNCTIONS[self.scaling](config, device=device, seq_len=num_positions)
 
     def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         frequency, amplitude = self.frequency.float(), 1.0
         if self.scaling == "dynamic":  # the frequencies depend on how long the text has become
-            frequency = self.frequencies(max(self.max_positions, int(positions.max()) + 1))[0].to(positions.device)
+            frequency = self.frequencies(positions.max() + 1)[0]
         elif self.scaling != "default":
             amplitude = self.frequencies(self.max_positions)[1]
         angle = positions[:, None, :, None].float() * frequency

@@ -42,10 +42,10 @@ def test_gradients_are_those_of_the_function(name: str) -> None:
 
 def test_gumbel_cools_down_and_its_clock_is_saved() -> None:
     normalizer = normalizers["gumbel"](num_heads=1, initial_temperature=2.0, final_temperature=0.5, decay=0.1).train()
-    assert normalizer.temperature() == 2.0
+    assert normalizer.temperature(normalizer.num_passes) == 2.0
     for _ in range(30):
         weights = normalizer(torch.randn(1, 1, 2, 4), None)
-    assert normalizer.temperature() == 0.5
+    assert normalizer.temperature(normalizer.num_passes) == 0.5
     assert normalizer.state_dict()["num_passes"] == 30
     assert ((weights - weights.round()).abs() < 1e-6).all()  # straight-through: one-hot in value
 
@@ -104,12 +104,15 @@ def test_stochastic_attention_learns_through_the_models_output_alone() -> None:
     assert find_the_one_that_matters(with_policy=False) < 0.8
 
 
-def test_stochastic_attention_learns_the_same_with_activation_checkpointing() -> None:
+@pytest.mark.parametrize("normalizer", ["stochastic", "gumbel"])
+def test_draws_learn_the_same_with_activation_checkpointing(normalizer: str) -> None:
+    """And the clock of a schedule counts each pass once."""
     gradients = []
     for checkpointing in (False, True):
         torch.manual_seed(0)
+        sizes = {"vocab_size": 8, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 1}
         config = attnkit.AttnKitConfig(
-            vocab_size=8, hidden_size=16, num_hidden_layers=2, num_attention_heads=1, normalizer="stochastic"
+            **sizes, normalizer=normalizer, normalizer_options={"decay": 0.5} if normalizer == "gumbel" else None
         )
         model = attnkit.AttnKitForCausalLM(config).train()
         if checkpointing:
@@ -117,6 +120,8 @@ def test_stochastic_attention_learns_the_same_with_activation_checkpointing() ->
         ids = torch.randint(8, (3, 5))
         model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
         gradients.append([parameter.grad for parameter in model.parameters()])
+        clocks = [module.num_passes for module in model.modules() if isinstance(module, normalizers["gumbel"])]
+        assert all(clock == 1 for clock in clocks)
     for ours, expected in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, expected)
 

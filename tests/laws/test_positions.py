@@ -1,0 +1,49 @@
+"""What single positions promise beyond the laws of all."""
+
+import pytest
+import torch
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from attnkit.attention import positions
+
+SHAPE = {
+    "hidden_size": 24,
+    "head_dim": 8,
+    "num_heads": 3,
+    "num_key_value_heads": 3,
+    "max_positions": 16,
+    "causal": True,
+}
+
+
+@pytest.mark.parametrize("num_tokens", [5, 16, 40])
+@pytest.mark.parametrize("scaling", ["default", "linear", "dynamic", "yarn"])
+def test_rope_turns_as_that_of_transformers(scaling: str, num_tokens: int) -> None:
+    factor = 1.0 if scaling == "default" else 2.5
+    parameters = {"rope_type": scaling, "rope_theta": 10000.0, "factor": factor}
+    if scaling == "yarn":
+        parameters["original_max_position_embeddings"] = 16
+    config = LlamaConfig(hidden_size=24, num_attention_heads=3, max_position_embeddings=16, rope_parameters=parameters)
+    places = torch.arange(num_tokens)[None]
+    expected = LlamaRotaryEmbedding(config)(torch.zeros(1, num_tokens, 24), places)
+    ours = positions["rope"](**SHAPE, scaling=scaling, factor=factor).rotation(places)
+    for tensor, reference in zip(ours, expected, strict=True):
+        torch.testing.assert_close(tensor[:, 0], reference, rtol=1e-6, atol=1e-6)
+
+
+def test_rope_refuses_what_it_cannot_turn_by() -> None:
+    with pytest.raises(ValueError, match=r"needs factor >= 1 and base > 0, not 0\.5"):
+        positions["rope"](**SHAPE, scaling="linear", factor=0.5)
+    with pytest.raises(ValueError, match="head_dim 7 is odd"):
+        positions["rope"](**(SHAPE | {"head_dim": 7}))
+
+
+def test_alibi_is_exact_in_half_precision() -> None:
+    """Distances at late places, where one column of bf16 would be off by up to 16."""
+    alibi = positions["alibi"](**(SHAPE | {"num_heads": 1, "num_key_value_heads": 1}))
+    places = torch.arange(8100, 8192)[None]
+    query = alibi.map_query(torch.zeros(1, 1, 1, 8, dtype=torch.bfloat16), places[:, -1:])
+    key = alibi.map_key(places, torch.bfloat16)
+    scores = (query.float() @ key.float().mT)[0, 0, 0]
+    torch.testing.assert_close(scores - scores[-1], -(2.0**-8) * (8191 - places[0]), rtol=0, atol=0)
