@@ -137,6 +137,7 @@ def prepare(run: FinetuneRun, accelerator: Accelerator) -> Prepared:
         auto_class=task.auto_class,
         tokenizer=tokenizer,
         sequence_length=length,
+        training=training,
         head=None if task.is_generated else head,
     )
     model.config.pad_token_id = tokenizer.pad_token_id

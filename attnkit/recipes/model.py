@@ -13,6 +13,8 @@ from attnkit.data.hub import require_repository
 from attnkit.errors import UsageError
 from attnkit.models import AttnKitConfig
 from attnkit.recipes.saved import model_path
+from attnkit.training.optimizer import chosen_transfer
+from attnkit.training.settings import TrainingConfig
 
 
 def build_model(
@@ -21,16 +23,20 @@ def build_model(
     auto_class: Any,
     tokenizer: PreTrainedTokenizerBase,
     sequence_length: int,
+    training: TrainingConfig,
     head: dict[str, Any] | None = None,
 ) -> PreTrainedModel:
     """The model of a run with the head of `auto_class`, checked against the tokenizer and the length of the rows.
 
     Without `model.path` its weights are random; where the section is silent, vocabulary and special ids are those of
     the tokenizer, and there are as many positions as a row has tokens. `head` holds the fields of the config that a new
-    head needs; without it a saved model has to bring all of its weights.
+    head needs; without it a saved model has to bring all of its weights. A rule of `training.transfer` scales random
+    weights.
 
     Raises `UsageError` if the three do not fit together, or if the saved model is missing, damaged or another one.
     """
+    if training.transfer is not None and (model.path is not None or head is not None):
+        raise UsageError("training.transfer: its rules are for pretraining from random weights: set it to null")
     changes = {name: value for name, value in asdict(model).items() if name != "path" and value is not None}
     if model.path is not None:
         built = load_model(model.path, auto_class=auto_class, changes=changes, head=head)
@@ -38,7 +44,12 @@ def build_model(
         return built
     config = fresh_config(changes, tokenizer, sequence_length=sequence_length, head=head or {})
     check_fit(config, tokenizer, sequence_length=sequence_length)
-    return auto_class.from_config(config)
+    if training.transfer is None:
+        return auto_class.from_config(config)
+    factors = chosen_transfer(config, training)
+    built = auto_class.from_config(factors.scaled(config))
+    factors.start(built)
+    return built
 
 
 def fresh_config(

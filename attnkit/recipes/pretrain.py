@@ -125,6 +125,7 @@ def prepare(run: PretrainRun, accelerator: Accelerator) -> Prepared:
         auto_class=objective.auto_class,
         tokenizer=tokenizer,
         sequence_length=run.data.sequence_length,
+        training=training,
     )
     objective.check_model(model.config)
     tokenizer.model_max_length = num_positions(model.config) or run.data.sequence_length

@@ -1,6 +1,7 @@
 """Devices, what they can do at best, and the time, money and energy that a number of FLOPs takes."""
 
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -60,15 +61,15 @@ CATALOGUE = {
         ),
         device(
             "TPUv2", memory=16, bandwidth=700, power=280, bf16=46,
-            source="Jouppi et al. 2020, 'A domain-specific supercomputer for training deep neural networks', per chip",
+            source="Jouppi 2020, 'A domain-specific supercomputer for training deep neural networks', per chip",
         ),
         device(
-            "TPUv3", memory=32, bandwidth=900, power=450, bf16=123,
-            source="Jouppi et al. 2020, as TPUv2, per chip of two cores",
+            "TPUv3", memory=32, bandwidth=900, power=262, bf16=123,
+            source="Google, cloud.google.com/tpu/docs/v3, per chip of two cores; the highest power that was measured",
         ),
         device(
             "TPUv4", memory=32, bandwidth=1200, power=192, bf16=275,
-            source="Jouppi et al. 2023, 'TPU v4: an optically reconfigurable supercomputer', table 4; mean power",
+            source="Google, cloud.google.com/tpu/docs/v4, per chip; the highest power that was measured",
         ),
         device(
             "A100", memory=80, bandwidth=2039, power=400, fp32=19.5, tf32=156, fp16=312, bf16=312,
@@ -84,7 +85,7 @@ CATALOGUE = {
         ),
         device(
             "B200", memory=180, bandwidth=7700, power=1000, fp32=75, tf32=1125, fp16=2250, bf16=2250, fp8=4500,
-            source="NVIDIA HGX B200 datasheet, 2024, per GPU, without sparsity",
+            source="NVIDIA HGX B200 datasheet, 2024: an eighth of the board's figures, without sparsity",
         ),
         device(
             "MI300X", memory=192, bandwidth=5300, power=750, fp32=163.4, tf32=653.7, fp16=1307.4, bf16=1307.4,
@@ -95,7 +96,7 @@ CATALOGUE = {
 
 
 def find_device(name: str, *, price: float | None = None) -> Device:
-    """A device of the catalogue by name, in any case; "cpu" is this machine, measured now.
+    """A device of the catalogue by name, in any case, as one word or several; "cpu" is this machine, measured now.
 
     Raises `UsageError` with the nearest names.
     """
@@ -103,10 +104,12 @@ def find_device(name: str, *, price: float | None = None) -> Device:
         raise UsageError(f"price must be at least 0, not {price}")
     if name.lower() == "cpu":
         return replace(measure_cpu(), price=price)
+    plain = re.sub("[ _-]", "", name.lower())
     known = {other.lower(): it for other, it in CATALOGUE.items()}
-    if name.lower() not in known:
-        raise UsageError(f"unknown device {name!r}: {nearest(name, [*CATALOGUE, 'cpu'])}")
-    return replace(known[name.lower()], price=price)
+    for spelling in (plain, plain.removesuffix("s")):
+        if spelling in known:
+            return replace(known[spelling], price=price)
+    raise UsageError(f"unknown device {name!r}: {nearest(name, [*CATALOGUE, 'cpu'])}")
 
 
 def measure_cpu(*, size: int = 768, seconds: float = 0.4) -> Device:

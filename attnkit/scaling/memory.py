@@ -15,25 +15,14 @@ from attnkit.errors import UsageError, nearest
 from attnkit.models.checks import obstacles
 from attnkit.scaling.flops import Recompute, check_positions, make_batch
 from attnkit.scaling.hardware import Device, find_device
-from attnkit.scaling.parameters import count_parameters, kinds_of_layers
+from attnkit.scaling.parameters import kinds_of_layers
 from attnkit.scaling.parts import build_position, build_scorer, cost_of, places
+from attnkit.scaling.states import Optimizer, Precision, Static, static_bytes
 from attnkit.scaling.subject import Config, FilledConfig, Subject, read_subject
 from attnkit.scaling.trace import Setting, Step, trace_step
 
-Precision = Literal["fp32", "bf16", "mixed", "mixed_fp32_gradients", "autocast"]
-Optimizer = Literal["adamw", "adamw_8bit", "lion", "sgd", "sgd_momentum", "none"]
 Sharding = Literal["none", "ddp", "zero1", "zero2", "zero3", "fsdp"]
 
-# Bytes per parameter of weights, gradients and master weights, and of one number of an optimizer state.
-BYTES = {
-    "fp32": (4, 4, 0, 4),
-    "autocast": (4, 4, 0, 4),
-    "bf16": (2, 2, 0, 2),
-    "mixed": (2, 2, 4, 4),
-    "mixed_fp32_gradients": (2, 4, 4, 4),
-}
-STATES = {"adamw": 2, "lion": 1, "sgd": 0, "sgd_momentum": 1, "none": 0}
-EIGHT_BIT_BLOCK = 256  # numbers that share one fp32 scale (Dettmers 2022)
 MAX_DEVICES = 2**20
 TRACED_BACKENDS = ("eager", "sdpa", "pairwise")
 RUNTIME = 24 * 2**20  # bytes, measured with torch 2.13 on x86-64
@@ -101,12 +90,13 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """Bytes per device of a training step (or of a forward pass with a full cache) on `batch_size` rows of `seq_len`.
 
-    `predicted` are the targets of a second stream (default: a sixth of the tokens, as Yang 2019 has it).
-    `batch_size` is that of one data-parallel rank and, with a pipeline, of one micro-batch. Precisions: "fp32", "bf16",
-    "mixed" (bf16 weights and gradients, fp32 master weights and moments: 16 bytes per parameter with AdamW),
+    `predicted` are the targets of a second stream (default: a sixth of the tokens, as Yang 2019 has it). `batch_size`
+    is that of one data-parallel rank and, with a pipeline, of one micro-batch. Precisions: "fp32", "bf16", "mixed"
+    (bf16 weights and gradients, fp32 master weights and moments: 16 bytes per parameter with AdamW),
     "mixed_fp32_gradients" (18) and "autocast". Dropout is the config's; `recompute` "full" keeps the inputs of blocks
-    only. `fragmentation` is a part of the peak; `runtime` are the bytes that the libraries take on their first use,
-    outside of the peak (the default is that of a CPU; a CUDA context takes half a GiB and more).
+    only, "selective" all but scores and weights. `fragmentation` is a part of the peak; `runtime` are the bytes that
+    the libraries take on their first use, outside of the peak (the default is that of a CPU; a CUDA context takes half
+    a GiB and more).
 
     Raises `UsageError` for numbers and names that mean nothing, and for a backend that cannot compute the parts.
     """
@@ -133,7 +123,7 @@ class Traced:
     subject: Subject
     setting: Setting
     step: Step
-    static: "Static"
+    static: Static
     kv_cache: int
 
     @property
@@ -171,8 +161,8 @@ def trace_memory(
     for name, choice, kind in (*choices, ("recompute", recompute, Recompute)):
         if choice not in get_args(kind):
             raise UsageError(f"unknown {name} {choice!r}: {nearest(choice, get_args(kind))}")
-    if recompute == "selective":
-        raise UsageError("recompute 'selective' is what a fused backend does: give backend 'sdpa', or recompute 'full'")
+    if recompute == "selective" and subject.ours is None:
+        raise UsageError("recompute 'selective' is traced for AttnKit models: give 'none' or 'full'")
     if subject.ours is not None:
         if backend not in TRACED_BACKENDS:
             raise UsageError(f"memory is estimated for no backend {backend!r}: {nearest(backend, TRACED_BACKENDS)}")
@@ -187,7 +177,7 @@ def trace_memory(
         dtype=torch.float32 if precision in ("fp32", "autocast") else torch.bfloat16,
         autocast=torch.bfloat16 if precision == "autocast" else None,
         backend=backend,
-        full_recompute=recompute == "full",
+        recompute=recompute,
         training=training,
     )
     return Traced(
@@ -215,30 +205,6 @@ def check_layout(subject: Subject, layout: Layout, *, fragmentation: float) -> N
         raise UsageError(f"tensor {layout.tensor} does not divide {config.num_key_value_heads} key-value heads")
     if layout.pipeline > subject.config.num_hidden_layers:
         raise UsageError(f"pipeline {layout.pipeline} is more than {subject.config.num_hidden_layers} layers")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Static:
-    """Bytes of what a step starts from or ends with, of the whole model."""
-
-    weights: int
-    gradients: int
-    optimizer: int
-
-
-def static_bytes(subject: Subject, *, precision: Precision, optimizer: Optimizer, training: bool) -> Static:
-    """Weights, gradients, and the optimizer's states with the master weights."""
-    weight, gradient, master, number = BYTES[precision]
-    parameters = count_parameters(subject.config, head=subject.head)
-    if optimizer == "adamw_8bit":
-        states = 2 * parameters + 2 * 4 * math.ceil(parameters / EIGHT_BIT_BLOCK)
-    else:
-        states = STATES[optimizer] * number * parameters
-    return Static(
-        weights=weight * parameters,
-        gradients=gradient * parameters if training else 0,
-        optimizer=states + master * parameters if training else 0,
-    )
 
 
 def divide(traced: Traced, layout: Layout, *, fragmentation: float, runtime: int) -> MemoryEstimate:
@@ -324,9 +290,10 @@ def textbook_activations(subject: Subject, setting: Setting, *, tensor: int = 1)
     config = subject.config
     width, heads, layers = config.hidden_size, config.num_attention_heads, config.num_hidden_layers
     unit = setting.seq_len * setting.batch_size * width
-    scores = 5 * heads * setting.seq_len / (width * tensor) if setting.backend == "eager" else 0.0
+    keeps_scores = setting.backend == "eager" and setting.recompute != "selective"
+    scores = 5 * heads * setting.seq_len / (width * tensor) if keeps_scores else 0.0
     block = unit * (10 + 24 / tensor + scores)
-    return round(2 * unit * layers + block if setting.full_recompute else block * layers)
+    return round(2 * unit * layers + block if setting.recompute == "full" else block * layers)
 
 
 def fewest_devices(

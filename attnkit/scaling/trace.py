@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,13 +19,16 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from attnkit.attention import Attention
+from attnkit.attention.backends import eager_attention
 from attnkit.attention.pairwise import inside_compiled_tile
 from attnkit.errors import UsageError
 from attnkit.models import AttnKitConfig, AttnKitForPermutationLM
 from attnkit.models.blocks import FeedForward
+from attnkit.scaling.flops import Recompute
 from attnkit.scaling.subject import Subject, first_line
 
 SMALL, LARGER = 2, 3  # blocks of a stack in the two runs
@@ -136,7 +140,7 @@ class Setting:
     dtype: torch.dtype
     autocast: torch.dtype | None
     backend: str
-    full_recompute: bool
+    recompute: Recompute
     training: bool = True
 
 
@@ -197,7 +201,7 @@ class Run:
 
     def step(self) -> Step:
         model, setting = self.model, self.setting
-        if setting.full_recompute:
+        if setting.recompute == "full":
             model.config.use_cache = False
             model.activation_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
         weights = size_of(list(model.parameters()))
@@ -259,6 +263,8 @@ class Run:
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(self.living.add_gradient)
         for module in self.model.modules():
+            if isinstance(module, Attention) and self.setting.recompute == "selective":
+                handles.append(module.register_forward_pre_hook(recompute_scores, with_kwargs=True))
             if isinstance(module, Attention | FeedForward):
                 handles.append(module.register_forward_pre_hook(lambda *_: self.enter(True)))
                 handles.append(module.register_forward_hook(lambda *_: self.enter(False)))
@@ -295,6 +301,18 @@ class Run:
         if name.endswith(WITH_TOKEN_LOSS):
             inputs["labels"] = inputs.get("decoder_input_ids", ids).clone()
         return inputs
+
+
+def recompute_scores(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Let an attention layer compute its scores and weights once more in backward, in place of keeping them
+    (Korthikanti 2022, section 5)."""
+    backend = kwargs.get("backend", eager_attention)
+
+    def attend(module: nn.Module, *tensors: Tensor | None, **options: Any) -> Any:
+        chosen = partial(backend, module, **options)
+        return checkpoint(chosen, *tensors, use_reentrant=False, preserve_rng_state=False)
+
+    return args, kwargs | {"backend": attend}
 
 
 def block_lists(model: PreTrainedModel) -> list[tuple[str, nn.ModuleList]]:

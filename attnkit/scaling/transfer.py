@@ -2,7 +2,7 @@
 
 With m the width and m_L the depth over those of the model that the learning rate was tuned on, for AdamW:
 
-| | standard | mup | depth_mup | complete_p |
+| | none | mup | depth-mup | completep |
 |---|---|---|---|---|
 | init variance of hidden matrices | 1 | 1/m | 1/m | 1/m |
 | learning rate of hidden matrices | 1 | 1/m | 1/m · m_L^-½ | 1/m |
@@ -11,89 +11,91 @@ With m the width and m_L the depth over those of the model that the learning rat
 | what a part adds to the residual | 1 | 1 | m_L^-½ | m_L^-1 |
 | states before the output embedding | 1 | 1/m | 1/m | 1/m |
 
-(Yang 2022, arXiv 2203.03466, table 8; Yang 2023, arXiv 2310.02244; Dey 2025, arXiv 2505.01618, table 1.) Heads keep
-their width, so that scores need no factor of their own: a wider model has more heads. Embeddings, and a scorer's own
-parameters, whose sizes follow the head, keep their rates. AdamW's epsilon is not scaled: it has to be small.
+(Yang 2022, arXiv 2203.03466, table 8; Yang 2023, arXiv 2310.02244; Dey 2025, arXiv 2505.01618, table 1.) Scores need no
+factor, although the rules divide by d instead of √d: heads keep their width d, and a wider model has more of them.
+Embeddings, and a scorer's own parameters, whose sizes follow the head, keep their rates. AdamW's epsilon is not scaled:
+it has to be small.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedConfig
 
 from attnkit.errors import UsageError, nearest
 from attnkit.models import AttnKitConfig, AttnKitForCausalLM
 from attnkit.models.blocks import Block
 
-Rule = Literal["standard", "mup", "depth_mup", "complete_p"]
-DEPTH_POWER = {"standard": 0.0, "mup": 0.0, "depth_mup": 0.5, "complete_p": 1.0}
+Rule = Literal["mup", "depth-mup", "completep"]
+DEPTH_POWER = {"mup": 0.0, "depth-mup": 0.5, "completep": 1.0}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer:
     """The factors of one model on what was tuned on its base."""
 
-    config: AttnKitConfig
-    """The model's, with the factors that a config can say."""
-    init_std: float
-    hidden_rate: float
-    vector_rate: float
-    hidden_decay: float
+    init_std: float = 1.0
+    hidden_rate: float = 1.0
+    vector_rate: float = 1.0
+    hidden_decay: float = 1.0
+    output_scale: float = 1.0
+    residual_scale: float = 1.0
 
-    def build(self) -> AttnKitForCausalLM:
-        """The model with random weights, those of hidden matrices scaled."""
-        model = AttnKitForCausalLM(self.config)
-        with torch.no_grad():
-            for weight in hidden_matrices(model):
-                weight.mul_(self.init_std)
-        return model
+    def scaled(self, config: AttnKitConfig) -> AttnKitConfig:
+        """The config with the factors that a config can say; a config that says them already stays as it is.
 
-    def groups(self, model: nn.Module, *, learning_rate: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
-        """The parameter groups of AdamW for the base's learning rate and weight decay."""
-        hidden = list(hidden_matrices(model))
-        inside = {id(weight) for weight in hidden}
-        vectors = [it for it in block_parameters(model) if it.ndim < 2]
-        inside |= {id(vector) for vector in vectors}
-        others = [it for it in model.parameters() if id(it) not in inside]
-        return [
-            {
-                "params": hidden,
-                "lr": learning_rate * self.hidden_rate,
-                "weight_decay": weight_decay * self.hidden_decay,
-            },
-            {"params": vectors, "lr": learning_rate * self.vector_rate, "weight_decay": 0.0},
-            {"params": others, "lr": learning_rate, "weight_decay": weight_decay},
-        ]
+        Raises `UsageError` where it says others: they would be lost.
+        """
+        scaled = copy.deepcopy(config)
+        for name in ("output_scale", "residual_scale"):
+            said, factor = vars(config)[name], vars(self)[name]
+            if said not in (1, factor):
+                raise UsageError(
+                    f"model.{name}: {said} is not {factor:g}, which the rule of transfer asks for: drop it"
+                )
+            setattr(scaled, name, factor)
+        return scaled
+
+    @torch.no_grad()
+    def start(self, model: nn.Module) -> None:
+        """Scale the random weights that hidden matrices start from."""
+        for weight in hidden_matrices(model):
+            weight.mul_(self.init_std)
+
+    def factors(self, model: nn.Module) -> dict[int, tuple[float, float]]:
+        """Factors of learning rate and weight decay, by the `id` of the parameter; all others keep theirs."""
+        found = {id(it): (self.vector_rate, 1.0) for it in block_parameters(model) if it.ndim < 2}
+        return found | {id(it): (self.hidden_rate, self.hidden_decay) for it in hidden_matrices(model)}
 
 
-def transfer(config: AttnKitConfig, *, base_width: int, base_layers: int, rule: Rule = "complete_p") -> Transfer:
-    """The factors for a decoder whose learning rate was tuned at `base_width` and `base_layers`.
+def transfer(
+    config: PreTrainedConfig, *, rule: str, base_hidden_size: int | None, base_num_hidden_layers: int | None
+) -> Transfer:
+    """The factors for a decoder whose learning rate was tuned on a model of the base's width and depth.
 
-    Raises `UsageError` for an unknown rule, sizes below 1, and for models that the rules do not cover.
+    Raises `UsageError` for an unknown rule, sizes that are missing or below 1, and models that no rule covers.
     """
     if rule not in get_args(Rule):
         raise UsageError(f"unknown rule {rule!r}: {nearest(rule, get_args(Rule))}")
-    if min(base_width, base_layers) < 1:
-        raise UsageError("base_width and base_layers must be at least 1")
-    if config.architecture != "decoder":
-        raise UsageError(f"the rules are for architecture 'decoder', not {config.architecture!r}")
-    wider, deeper = config.hidden_size / base_width, config.num_hidden_layers / base_layers
-    scaled, power = copy.deepcopy(config), DEPTH_POWER[rule]
-    if rule == "standard":
-        wider = 1.0
-    scaled.output_scale = config.output_scale / wider
-    scaled.residual_scale = config.residual_scale * deeper**-power
+    if base_hidden_size is None or base_num_hidden_layers is None or min(base_hidden_size, base_num_hidden_layers) < 1:
+        raise UsageError("base_hidden_size and base_num_hidden_layers must be given, and at least 1")
+    if not isinstance(config, AttnKitConfig) or config.architecture != "decoder":
+        raise UsageError(f"rule {rule!r} is for a decoder of attnkit, and this is none")
+    wider, deeper = config.hidden_size / base_hidden_size, config.num_hidden_layers / base_num_hidden_layers
+    power = DEPTH_POWER[rule]
     depth_rate = deeper ** (power - 1) if power else 1.0
     return Transfer(
-        config=scaled,
         init_std=wider**-0.5,
         hidden_rate=depth_rate / wider,
         vector_rate=depth_rate,
         hidden_decay=wider,
+        output_scale=1 / wider,
+        residual_scale=deeper**-power,
     )
 
 
@@ -128,9 +130,9 @@ class Coordinate:
 def coordinate_check(
     configs: Sequence[AttnKitConfig],
     *,
-    rule: Rule,
-    base_width: int,
-    base_layers: int,
+    rule: Rule | None,
+    base_hidden_size: int,
+    base_num_hidden_layers: int,
     steps: int = 4,
     learning_rate: float = 1e-2,
     seed: int = 0,
@@ -138,28 +140,37 @@ def coordinate_check(
     """Train models of several sizes for a few steps on one batch of random tokens and measure their activations.
 
     Where the rules hold, the change of an activation from the first to the last step has one size at every width and
-    depth (Yang 2022, appendix D.1).
+    depth (Yang 2022, appendix D.1). Without a rule all models are trained alike.
     """
     found = []
     for config in configs:
+        base = {"base_hidden_size": base_hidden_size, "base_num_hidden_layers": base_num_hidden_layers}
+        factors = Transfer() if rule is None else transfer(config, rule=rule, **base)
         torch.manual_seed(seed)
-        scaled = transfer(config, base_width=base_width, base_layers=base_layers, rule=rule)
-        model = scaled.build().train()
-        optimizer = torch.optim.AdamW(scaled.groups(model, learning_rate=learning_rate))
-        ids = torch.randint(config.vocab_size, (4, 16), generator=torch.Generator().manual_seed(seed))
-        first = activations(model, ids)
-        for step in range(1, steps + 1):
-            model(input_ids=ids, labels=ids).loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            for place, states in activations(model, ids).items():
-                size = float((states - first[place]).abs().mean())
-                found.append(
-                    Coordinate(
-                        width=config.hidden_size, layers=config.num_hidden_layers, step=step, place=place, size=size
-                    )
-                )
+        model = AttnKitForCausalLM(factors.scaled(config)).train()
+        factors.start(model)
+        size = {"width": config.hidden_size, "layers": config.num_hidden_layers}
+        for step, changes in enumerate(few_steps(model, factors, steps, learning_rate=learning_rate, seed=seed), 1):
+            found += [Coordinate(**size, step=step, place=place, size=change) for place, change in changes.items()]
     return found
+
+
+def few_steps(
+    model: AttnKitForCausalLM, factors: Transfer, steps: int, *, learning_rate: float, seed: int
+) -> Iterator[dict[str, float]]:
+    """How far activations have moved after each step, in the mean."""
+    of_id, groups = factors.factors(model), []
+    for parameter in model.parameters():
+        rate, _ = of_id.get(id(parameter), (1.0, 1.0))
+        groups.append({"params": [parameter], "lr": learning_rate * rate})
+    optimizer = torch.optim.AdamW(groups, weight_decay=0.0)
+    ids = torch.randint(model.config.vocab_size, (4, 16), generator=torch.Generator().manual_seed(seed))
+    first = activations(model, ids)
+    for _ in range(steps):
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        yield {place: float((it - first[place]).abs().mean()) for place, it in activations(model, ids).items()}
 
 
 @torch.no_grad()
@@ -169,16 +180,20 @@ def activations(model: AttnKitForCausalLM, ids: Tensor) -> dict[str, Tensor]:
     return {"last block": out.hidden_states[-1], "logits": out.logits}
 
 
-def draw_coordinates(coordinates: Sequence[Coordinate], path: Path, *, over: Literal["width", "layers"]) -> None:
-    """The size of each activation's change over the size of the model, a line per step."""
+def draw_coordinates(
+    checks: Mapping[str, Sequence[Coordinate]], path: Path, *, over: Literal["width", "layers"]
+) -> None:
+    """The size of each activation's change over the size of the model, a line per step; a row of pictures per check."""
     from matplotlib.figure import Figure
 
-    places = sorted({it.place for it in coordinates})
-    figure = Figure(figsize=(5.5 * len(places), 4), layout="constrained")
-    for axis, place in zip(figure.subplots(1, len(places), squeeze=False)[0], places, strict=True):
-        for step in sorted({it.step for it in coordinates}):
-            points = [(vars(it)[over], it.size) for it in coordinates if it.place == place and it.step == step]
-            axis.plot(*zip(*sorted(points), strict=True), marker="o", label=f"step {step}")
-        axis.set(xscale="log", yscale="log", xlabel=over, ylabel="mean change", title=place)
-        axis.legend(fontsize=8)
-    figure.savefig(path, dpi=150)
+    places = sorted({it.place for coordinates in checks.values() for it in coordinates})
+    figure = Figure(figsize=(5 * len(places), 3.5 * len(checks)), layout="constrained")
+    axes = figure.subplots(len(checks), len(places), squeeze=False, sharey="col")
+    for row, (title, coordinates) in zip(axes, checks.items(), strict=True):
+        for axis, place in zip(row, places, strict=True):
+            for step in sorted({it.step for it in coordinates}):
+                points = [(vars(it)[over], it.size) for it in coordinates if it.place == place and it.step == step]
+                axis.plot(*zip(*sorted(points), strict=True), marker="o", label=f"step {step}")
+            axis.set(xscale="log", yscale="log", xlabel=over, ylabel="mean change", title=f"{place}, {title}")
+            axis.legend(fontsize=8)
+    figure.savefig(path, dpi=120)

@@ -8,6 +8,8 @@ from torch import nn
 from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
+from attnkit.errors import UsageError
+from attnkit.scaling.transfer import Transfer, transfer
 from attnkit.training.layers import rate_factors
 from attnkit.training.settings import TrainingConfig
 
@@ -25,25 +27,42 @@ def parameter_groups(model: nn.Module, training: TrainingConfig) -> list[Group]:
     | vector | biases, norms and other vectors | no |
 
     The groups keep the names of their parameters, so that a checkpoint of another model is noticed. A group learns at
-    `rate_factor` times the rate of the schedule, less near the input with `training.layer_decay`; there is a group for
-    each kind and factor. Raises `ValueError` when nothing is trainable.
+    `rate_factor` times the rate of the schedule, less near the input with `training.layer_decay`, and its decay too has
+    a factor with `training.transfer`; there is a group for each kind and pair of factors. Raises `ValueError` when
+    nothing is trainable.
     """
     hidden = {id(parameter) for parameter in hidden_matrices(model)}
-    factors = rate_factors(model, training.layer_decay)
-    named: dict[tuple[str, float], list[tuple[str, nn.Parameter]]] = {}
+    of_layer = rate_factors(model, training.layer_decay)
+    of_rule = {} if training.transfer is None else chosen_transfer(model.config, training).factors(model)
+    named: dict[tuple[str, float, float], list[tuple[str, nn.Parameter]]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             kind = "vector" if parameter.ndim < 2 else "hidden" if id(parameter) in hidden else "matrix"
-            named.setdefault((kind, factors[name]), []).append((name, parameter))
+            rate, decay = of_rule.get(id(parameter), (1.0, 1.0))
+            named.setdefault((kind, of_layer[name] * rate, decay), []).append((name, parameter))
     if not named:
         raise ValueError("the model has no parameter that requires a gradient")
-    decay = {"hidden": training.weight_decay, "matrix": training.weight_decay, "vector": 0.0}
+    decays = {"hidden": training.weight_decay, "matrix": training.weight_decay, "vector": 0.0}
     return [
-        {"params": members, "kind": kind, "weight_decay": decay[kind], "rate_factor": factor}
-        for (kind, factor), members in sorted(
-            named.items(), key=lambda item: (list(decay).index(item[0][0]), item[0][1])
+        {"params": members, "kind": kind, "weight_decay": decays[kind] * decay, "rate_factor": rate}
+        for (kind, rate, decay), members in sorted(
+            named.items(), key=lambda item: (list(decays).index(item[0][0]), *item[0][1:])
         )
     ]
+
+
+def chosen_transfer(config: Any, training: TrainingConfig) -> Transfer:
+    """The factors of `training.transfer` for the model of a config. Raises `UsageError` where its rule covers none."""
+    assert training.transfer is not None
+    try:
+        return transfer(
+            config,
+            rule=training.transfer,
+            base_hidden_size=training.base_hidden_size,
+            base_num_hidden_layers=training.base_num_hidden_layers,
+        )
+    except UsageError as error:
+        raise UsageError(f"training.transfer: {error}") from error
 
 
 def hidden_matrices(model: nn.Module) -> Iterator[nn.Parameter]:

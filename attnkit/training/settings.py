@@ -7,6 +7,7 @@ from typing import Literal, get_args
 from attnkit.errors import nearest
 
 Optimizer = Literal["adamw", "muon", "adafactor"]
+Transfer = Literal["mup", "depth-mup", "completep"]
 Schedule = Literal["cosine", "linear", "constant", "warmup_stable_decay"]
 
 
@@ -26,6 +27,12 @@ class TrainingConfig:
     """What makes an update of a gradient."""
     learning_rate: float = 1e-3
     """Peak learning rate."""
+    transfer: Transfer | None = None
+    """Rule by which a learning rate that was tuned on a smaller model, the base, serves this one; null for none."""
+    base_hidden_size: int | None = None
+    """`transfer`: `model.hidden_size` of the base."""
+    base_num_hidden_layers: int | None = None
+    """`transfer`: `model.num_hidden_layers` of the base."""
     schedule: Schedule = "cosine"
     """How the learning rate moves after the warm-up."""
     warmup_steps: int = 100
@@ -90,6 +97,8 @@ class TrainingConfig:
             "decay_steps",
             "patience",
             "num_processes",
+            "base_hidden_size",
+            "base_num_hidden_layers",
         ]
         positive = ["learning_rate", "adam_epsilon", "max_grad_norm"]
         not_negative = ["warmup_steps", "min_learning_rate", "weight_decay", "seed", "z_loss", "frozen_layers"]
@@ -111,10 +120,17 @@ class TrainingConfig:
             for name in names
             if values[name] is not None and not holds(values[name])
         ]
-        for name, kinds in (("optimizer", Optimizer), ("schedule", Schedule)):
-            if values[name] not in get_args(kinds):
+        for name, kinds in (("optimizer", Optimizer), ("schedule", Schedule), ("transfer", Transfer)):
+            if values[name] is not None and values[name] not in get_args(kinds):
                 near = nearest(values[name], get_args(kinds))
                 found.append(f"training.{name}: unknown {name} {values[name]!r}: {near}")
+        if len({self.transfer is None, self.base_hidden_size is None, self.base_num_hidden_layers is None}) == 2:
+            found.append(
+                "training.transfer, training.base_hidden_size and training.base_num_hidden_layers go together: give "
+                "all or none"
+            )
+        if self.transfer is not None and self.optimizer != "adamw":
+            found.append(f"training.transfer: its rules are those of optimizer 'adamw', not {self.optimizer!r}")
         if self.best_mode not in ("min", "max"):
             found.append(f"training.best_mode: {self.best_mode!r} must be 'min' or 'max'")
         if self.min_learning_rate >= self.learning_rate > 0:

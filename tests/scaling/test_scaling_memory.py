@@ -15,6 +15,8 @@ from attnkit import AttnKitConfig
 from attnkit.errors import UsageError
 from attnkit.scaling import Layout, estimate_memory, fewest_devices, trace_memory
 from attnkit.scaling.subject import Subject
+from attnkit.training.optimizer import OPTIMIZERS, build_optimizer
+from attnkit.training.settings import TrainingConfig
 
 SIZES = Path(__file__).parents[2] / "configs" / "sizes"
 SMALL = {"hidden_size": 24, "num_attention_heads": 3, "num_hidden_layers": 6, "vocab_size": 40}
@@ -82,11 +84,21 @@ def test_dropout_costs_its_masks() -> None:
     assert with_masks - without == 6 * (3 * 16 * 16 * 4)  # layers, heads, pairs, bytes
 
 
+def test_selective_recomputation_keeps_all_but_scores_and_weights() -> None:
+    kept, selective = (
+        trace_memory(AttnKitConfig(**SMALL), seq_len=32, batch_size=2, recompute=name).step.activations
+        for name in ("none", "selective")
+    )
+    scores = 2 * 3 * 32 * 32  # rows, heads, pairs
+    # Scores and weights in fp32, and the mask; the inputs of what is computed again are there anyway.
+    assert kept - selective == pytest.approx(6 * (2 * scores * 4), rel=0.2)
+
+
 def test_recomputation_keeps_the_inputs_of_blocks() -> None:
     full = trace_memory(AttnKitConfig(**SMALL), seq_len=32, batch_size=2, recompute="full").step
     deeper = AttnKitConfig(**{**SMALL, "num_hidden_layers": 7})
     more = trace_memory(deeper, seq_len=32, batch_size=2, recompute="full").step.activations - full.activations
-    assert more == 2 * 32 * (24 * 4 + 8)  # states in fp32 and positions
+    assert more == 2 * 32 * 24 * 4  # states in fp32
 
 
 DROPOUT = {"hidden_dropout": 0.1, "attention_dropout": 0.1}
@@ -137,6 +149,20 @@ def test_bytes_per_parameter() -> None:
     assert 10 * parameters < states("fp32", "adamw_8bit") < 10.1 * parameters
 
 
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+@pytest.mark.parametrize("head", ["causal_lm", "masked_lm"])
+def test_states_are_those_of_every_optimizer_of_a_run(name: str, head: str) -> None:
+    fields = {"architecture": "decoder" if head == "causal_lm" else "encoder", "position": "learned"}
+    config = AttnKitConfig(**SMALL | {"num_hidden_layers": 1}, **fields, scorer="multiplicative")
+    model = Subject(config=config, head=head).build()
+    optimizer = build_optimizer(model, TrainingConfig(optimizer=name))
+    model(input_ids=torch.ones(1, 4, dtype=torch.long)).logits.sum().backward()
+    optimizer.step()
+    states = [it for state in optimizer.state.values() for key, it in state.items() if key != "step"]
+    held = sum(it.numel() * it.element_size() for it in states if isinstance(it, Tensor))
+    assert estimate_memory(config, head=head, seq_len=8, optimizer=name).optimizer == held
+
+
 def test_sharding_divides_what_it_says() -> None:
     traced = trace_memory(AttnKitConfig(**SMALL), seq_len=8, precision="mixed")
     alone = traced.divided(Layout())
@@ -183,7 +209,7 @@ def test_models_of_transformers() -> None:
     [
         ({"seq_len": 0}, "seq_len must be at least 1, not 0"),
         ({"precision": "fp12"}, "unknown precision 'fp12': did you mean 'fp32'"),
-        ({"optimizer": "adam"}, "unknown optimizer 'adam': did you mean 'adamw'"),
+        ({"optimizer": "adam"}, "unknown optimizer 'adam': did you mean"),
         ({"backend": "sdpaa"}, "memory is estimated for no backend 'sdpaa': did you mean 'sdpa'"),
         ({"layout": Layout(data=2)}, "2 data-parallel ranks need a sharding"),
         ({"layout": Layout(sharding="zero4")}, "unknown sharding 'zero4'"),
@@ -191,7 +217,7 @@ def test_models_of_transformers() -> None:
         ({"layout": Layout(pipeline=9)}, "pipeline 9 is more than 6 layers"),
         ({"layout": Layout(tensor=0)}, "tensor must be at least 1, not 0"),
         ({"fragmentation": 1.0}, "fragmentation must be at least 0 and less than 1"),
-        ({"recompute": "selective"}, "give backend 'sdpa', or recompute 'full'"),
+        ({"recompute": "selectiv"}, "unknown recompute 'selectiv': did you mean 'selective'"),
     ],
 )
 def test_nonsense(arguments: dict, problem: str) -> None:

@@ -10,8 +10,11 @@ import pytest
 from attnkit.cli import main
 from attnkit.errors import UsageError
 from attnkit.scaling import LAWS, Run, count_parameters, fit_scaling_law, plan, repeated_loss
+from attnkit.scaling.budget import read_budget
 from attnkit.scaling.fit import read_runs
 from attnkit.scaling.laws import Law, best_parameters_for_tokens, kaplan_loss, kaplan_loss_of_compute
+from attnkit.scaling.layouts import Step, choose_layout
+from attnkit.scaling.subject import make_config
 
 TINY = {"vocab_size": 400, "seq_len": 32, "precision": "fp32"}
 
@@ -153,10 +156,21 @@ def test_a_plan_keeps_what_it_is_given(given: dict, kept: dict) -> None:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({}, "give one or two of parameters, tokens, flops .* not none"),
-        ({"parameters": -1.0}, "parameters must be more than 0, not -1"),
+        ({}, "give one or two of parameters, tokens, flops"),
+        ({"parameters": -1.0}, "parameters must be more than 0 and finite, not -1"),
+        ({"tokens": math.nan}, "tokens must be more than 0 and finite, not nan"),
+        ({"flops": math.inf}, "flops must be more than 0 and finite, not inf"),
+        ({"flops": 1e12, "seq_len": 0}, "seq_len must be more than 0 and finite, not 0"),
+        ({"parameters": 1e9, "tokens": 1e9, "flops": 1e15}, "are 6e.18 FLOPs, more than the 1e.15 that are given"),
+        ({"parameters": 1e6, "tokens": 1e6, "target_loss": 2.0}, "reach a loss of .*, not target_loss 2"),
+        ({"budget": "24h"}, "budget '24h' names no device"),
+        ({"budget": "8xH100"}, "give one or two of parameters"),
+        ({"budget": "8xH100 24h 3h"}, "has 2 times: give one"),
+        ({"budget": "8xH100 24h", "num_devices": 4}, "num_devices 4 contradicts budget"),
+        ({"budget": "H100 1h", "mfu": 1.5}, "mfu must be more than 0 and at most 1, not 1.5"),
         ({"budget": "8xH10 24h"}, "unknown device 'H10': did you mean 'H100'"),
-        ({"budget": "plenty"}, "budget 'plenty' cannot be read"),
+        ({"budget": "plenty"}, "unknown device 'plenty'"),
+        ({"budget": "8xH100 24"}, "cannot be read: give devices and time"),
         ({"budget": "-3xH100 2h"}, "cannot be read"),
         ({"budget": "0xH100 2h"}, "devices and time must be more than 0"),
         ({"budget": "H100 1h", "flops": 1.0}, "give flops or a budget, not both"),
@@ -165,12 +179,49 @@ def test_a_plan_keeps_what_it_is_given(given: dict, kept: dict) -> None:
         ({"target_loss": 2.0, "parameters": 1e6}, "out of reach of what is given"),
         ({"target_loss": 2.0, "flops": 1e12}, "needs .* FLOPs"),
         ({"parameters": 100.0, "tokens": 100.0}, "no model of 100 parameters has a vocabulary of 400 entries"),
-        ({"parameters": 2e4, "tokens": 1e3, "memory_per_device": 1000.0}, "no layout of 1 devices holds"),
+        ({"parameters": 2e4, "tokens": 1e3, "memory_per_device": 1000.0}, "no layout of 16384 devices holds"),
     ],
 )
 def test_nonsense(given: dict, problem: str) -> None:
-    with pytest.raises(UsageError, match=problem):
-        plan(**given, **TINY)
+    with pytest.raises(UsageError, match=problem) as caught:
+        plan(**TINY | given)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "devices", "name", "hours"),
+    [
+        ("8xH100 24h", 8, "H100", 24),
+        ("8 x H100 for 1 day", 8, "H100", 24),
+        ("24 hours on 8 h100s", 8, "H100", 24),
+        ("8×A100, 1.5d", 8, "A100", 36),
+        ("512x TPU-v3 2 days", 512, "TPUv3", 48),
+        ("MI300X 30 minutes", 1, "MI300X", 0.5),
+        ("200 A100-hours", 1, "A100", 200),
+        ("1,000 v100 hours", 1, "V100", 1000),
+        ("8xH100", 8, "H100", None),
+    ],
+)
+def test_budgets_in_words(text: str, devices: int, name: str, hours: float | None) -> None:
+    found = read_budget(text)
+    assert (found.num_devices, found.device.name, found.hours) == (devices, name, hours)
+
+
+def test_a_model_that_data_parallel_ranks_cannot_hold_is_divided() -> None:
+    step = Step(
+        config=make_config(hidden_size=64, num_attention_heads=4, num_hidden_layers=4, vocab_size=400),
+        seq_len=32, precision="mixed", optimizer="adamw", backend="sdpa",
+    )  # fmt: skip
+    alone = choose_layout(step, rows=8, num_devices=None, limit=None)[0].memory
+    states = alone.weights + alone.gradients + alone.optimizer
+    runtime = alone.total - alone.peak - alone.margin
+    tight = choose_layout(step, rows=8, num_devices=8, limit=runtime + states / 4)
+    assert tight[-1].fits
+    assert not any(choice.fits for choice in tight[:-1])
+    assert tight[-1].memory.total <= runtime + states / 4
+    assert tight[-1].layout.sharding != "ddp"
+    few_rows = choose_layout(step, rows=2, num_devices=8, limit=1e12)[-1].layout
+    assert (few_rows.data, few_rows.tensor * few_rows.pipeline) == (2, 4)  # a rank without a row has nothing to do
 
 
 def test_the_run_of_a_plan_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,7 +233,14 @@ def test_the_run_of_a_plan_trains(tmp_path: Path, capsys: pytest.CaptureFixture[
     path.write_text(
         found.to_yaml(source=str(tmp_path / "text.txt"), output_dir=str(tmp_path / "run")), encoding="utf-8"
     )
-    assert main(["pretrain", "--config", str(path)]) == 0, capsys.readouterr().err
+    rule = {"transfer": "mup", "base_hidden_size": 8, "base_num_hidden_layers": 1}
+    flags = [word for name, value in rule.items() for word in (f"--training.{name}", str(value))]
+    assert main(["pretrain", "--config", str(path), *flags]) == 0, capsys.readouterr().err
     summary = json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))
     assert summary["parameters"] == found.parameters
     assert summary["steps"] == found.steps
+    saved = json.loads((tmp_path / "run" / "model" / "config.json").read_text(encoding="utf-8"))
+    assert saved["output_scale"] == pytest.approx(8 / found.config.hidden_size)
+    again = ["pretrain", "--config", str(path), *flags, "--training.output_dir", str(tmp_path / "other")]
+    assert main([*again, "--model.path", str(tmp_path / "run")]) == 2
+    assert "training.transfer: its rules are for pretraining from random weights" in capsys.readouterr().err

@@ -95,7 +95,7 @@ def test_the_jobs(tmp_path: Path) -> None:
         (["tabel"], "unknown job 'tabel' of scale: did you mean 'table'"),
         (["table", "--format", "jason"], "unknown format 'jason': did you mean 'json'"),
         (["count"], "scale count: the following arguments are required: CONFIG"),
-        (["count", "nowhere.yaml"], "nowhere.yaml: cannot be read"),
+        (["count", "nowhere.yaml"], "nowhere.yaml: no such file"),
         (["time", "--flops", "1e20", "--device", "H10", "--mfu", "0.3"], "unknown device 'H10'"),
         (["time", "--flops", "many", "--device", "H100"], "argument --flops: invalid float value: 'many'"),
         (["plan", "--budget", "8xH100 24h", "--output", "no/such/folder.yaml"], "cannot be written"),

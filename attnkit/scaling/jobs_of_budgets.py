@@ -1,0 +1,152 @@
+"""The jobs of `attnkit scale` that are about money, time and many models."""
+
+import argparse
+from pathlib import Path
+from typing import get_args
+
+from attnkit.errors import UsageError, nearest
+from attnkit.scaling.budget import EXAMPLES
+from attnkit.scaling.fit import constants, draw_fit, fit_scaling_law, read_runs
+from attnkit.scaling.flags import Parser, writable
+from attnkit.scaling.hardware import estimate_time
+from attnkit.scaling.laws import DEFAULT_LAW
+from attnkit.scaling.planner import plan
+from attnkit.scaling.render import FORMATS, count, draw_table, duration, for_people, grid, in_bytes
+from attnkit.scaling.states import Optimizer, Precision
+from attnkit.scaling.table import size_table
+
+
+def fill_table(parser: Parser) -> None:
+    """The flags of `table`."""
+    parser.add_argument("--format", default="rich", help="rich, json, csv, markdown or latex")
+    parser.add_argument("--mfu", type=float, default=0.3, help="model FLOPs utilization of the predicted times")
+    parser.add_argument("--png", metavar="FILE", help="draw parameters over years and compute over parameters")
+
+
+def do_table(given: argparse.Namespace) -> str:
+    """The size table."""
+    if given.format not in (*FORMATS, "rich"):
+        raise UsageError(f"unknown format {given.format!r}: {nearest(given.format, [*FORMATS, 'rich'])}")
+    lines = size_table(mfu=given.mfu)
+    if given.png is not None:
+        draw_table(lines, writable(given.png))
+    return for_people(lines, mfu=given.mfu) if given.format == "rich" else FORMATS[given.format](lines)
+
+
+def fill_time(parser: Parser) -> None:
+    """The flags of `time`."""
+    parser.add_argument("--flops", type=float, required=True, help="FLOPs of the whole job")
+    parser.add_argument("--device", required=True, help="a device of the catalogue, or cpu")
+    parser.add_argument("--num_devices", type=int, default=1)
+    parser.add_argument("--mfu", type=float, help="model FLOPs utilization, a part of 1")
+    parser.add_argument("--hours", type=float, help="time that the job took, for the utilization")
+    parser.add_argument("--dtype", help="dtype of the peak; by default the fastest but fp8")
+    parser.add_argument("--price", type=float, help="money per device and hour")
+
+
+def do_time(given: argparse.Namespace) -> str:
+    """Time, utilization, cost and energy."""
+    found = estimate_time(
+        given.flops,
+        device=given.device,
+        num_devices=given.num_devices,
+        mfu=given.mfu,
+        seconds=None if given.hours is None else given.hours * 3600,
+        dtype=given.dtype,
+        price=given.price,
+    )
+    rate = found.device.peak_of(found.dtype) / 1e12
+    lines = [
+        f"time          {duration(found.hours)}",
+        f"device-hours  {found.device_hours:,.4g}",
+        f"utilization   {found.mfu:.2%} of {found.num_devices} x {found.device.name}, {rate:,.4g} TFLOP/s each",
+    ]
+    if found.cost is not None:
+        lines.append(f"cost          {found.cost:,.4g}")
+    if found.energy is not None:
+        lines.append(f"energy        {found.energy:,.4g} kWh")
+    return "\n".join([*lines, f"source        {found.device.source}"])
+
+
+def fill_plan(parser: Parser) -> None:
+    """The flags of `plan`."""
+    parser.add_argument("--budget", help=f"devices and time, such as {EXAMPLES}")
+    for name in ("parameters", "tokens", "flops", "target_loss", "memory_per_device", "unique_tokens"):
+        parser.add_argument(f"--{name}", type=float)
+    parser.add_argument("--num_devices", type=int, help="by default those of the budget, or as few as hold the model")
+    parser.add_argument("--mfu", type=float, default=0.4, help="model FLOPs utilization of the budget")
+    parser.add_argument("--law", default=DEFAULT_LAW, help="the scaling law")
+    parser.add_argument("--seq_len", type=int, default=1024, help="tokens of a row")
+    parser.add_argument("--vocab_size", type=int, default=32768)
+    parser.add_argument("--precision", help=" or ".join(get_args(Precision)) + "; by default fp32 on a CPU, else mixed")
+    parser.add_argument("--optimizer", default="adamw", help=" or ".join(get_args(Optimizer)))
+    parser.add_argument("--scorer", default="scaled_dot", help="the scorer of the model")
+    parser.add_argument("--backend", default="sdpa", help="sdpa, or eager for a scorer that needs it")
+    parser.add_argument("--source", default="python-docs", help="data.source of the run")
+    parser.add_argument("--output_dir", default="runs/planned", help="training.output_dir of the run")
+    parser.add_argument("--output", metavar="FILE", help="write the run that `attnkit pretrain --config FILE` takes")
+
+
+def do_plan(given: argparse.Namespace) -> str:
+    """The plan, its front and its reasons; or the run as a file."""
+    elsewhere = ("source", "output_dir", "output")
+    asked = {name: value for name, value in vars(given).items() if name not in elsewhere}
+    output = None if given.output is None else writable(given.output)
+    found = plan(**asked)
+    config = found.config
+    rows = [
+        ["parameters", f"{found.parameters:,}"],
+        ["layers, width, heads", f"{config.num_hidden_layers}, {config.hidden_size}, {config.num_attention_heads}"],
+        ["feed-forward width", str(config.intermediate_size)],
+        ["tokens", f"{count(found.tokens)} in {found.steps:,} steps of {count(found.tokens / found.steps)}"],
+        ["rows per rank", f"{found.chosen.rows} x {found.accumulation} accumulated"],
+        ["FLOPs (6ND)", f"{found.flops:.3g}"],
+        ["loss by the law", f"{found.loss:.3f} nats per token"],
+        ["learning rate", f"{found.learning_rate:g}, {found.warmup_steps} steps of warm-up"],
+        ["devices", f"{found.num_devices}: {found.chosen}"],
+        ["memory per device", in_bytes(found.memory.total)],
+        ["time", duration(found.hours) or "no device was named"],
+    ]
+    layouts = [
+        [str(it), str(it.rows), in_bytes(it.memory.total), "fits" if it.fits else ""] for it in found.considered[-8:]
+    ]
+    front = [[count(it.parameters), count(it.tokens), f"{it.loss:.3f}"] for it in found.front]
+    parts = [grid(["plan", ""], rows), grid(["same FLOPs: parameters", "tokens", "loss"], front)]
+    parts += [grid(["layouts, the last ones considered", "rows", "memory", ""], layouts), "Reasons"]
+    parts += [f"  {reason}" for reason in found.reasons]
+    if output is not None:
+        output.write_text(found.to_yaml(source=given.source, output_dir=given.output_dir), encoding="utf-8")
+        parts.append(f"run: attnkit pretrain --config {output}")
+    return "\n".join(parts)
+
+
+def fill_fit(parser: Parser) -> None:
+    """The flags of `fit`."""
+    parser.add_argument("runs", nargs="+", metavar="RUNS", help="finished runs, folders of them, CSV files")
+    parser.add_argument("--parameters", type=float, help="extrapolate to a model of this size, with --tokens")
+    parser.add_argument("--tokens", type=float)
+    parser.add_argument("--png", metavar="FILE", help="draw loss over compute and isoFLOP curves")
+
+
+def do_fit(given: argparse.Namespace) -> str:
+    """The law of some runs."""
+    if (given.parameters is None) != (given.tokens is None):
+        raise UsageError("to extrapolate, give both --parameters and --tokens")
+    runs = [run for path in given.runs for run in read_runs(Path(path))]
+    found = fit_scaling_law(runs)
+    rows = [
+        [name, f"{value:.5g}", "{:.5g} … {:.5g}".format(*found.intervals[name])]
+        for name, value in constants(found.law).items()
+    ]
+    parts = [f"{len(runs)} runs", grid(["constant", "value", "95% of the bootstrap"], rows)]
+    parts.append(f"outliers: {', '.join(found.outliers) or 'none'}")
+    if found.undetermined:
+        parts.append(f"not determined by these runs: {', '.join(found.undetermined)}")
+    if given.parameters is not None:
+        loss, low, high = found.predict(given.parameters, given.tokens)
+        parts.append(
+            f"{given.parameters:.3g} parameters on {given.tokens:.3g} tokens: {loss:.4f} ({low:.4f} … {high:.4f})"
+        )
+    if given.png is not None:
+        draw_fit(found, runs, writable(given.png))
+    return "\n".join(parts)

@@ -1,0 +1,226 @@
+"""The jobs of `attnkit scale` that are about one config."""
+
+import argparse
+from pathlib import Path
+from typing import Any, get_args
+
+from attnkit.errors import UsageError
+from attnkit.models import AttnKitConfig
+from attnkit.scaling.audit import SMALLEST_GPT_2, audit
+from attnkit.scaling.calibrate import calibrate
+from attnkit.scaling.flags import Parser, add_batch, add_subject, batch_of, writable
+from attnkit.scaling.flops import Convention, Recompute, count_flops
+from attnkit.scaling.memory import TRACED_BACKENDS, Layout, Sharding, fewest_devices, trace_memory
+from attnkit.scaling.parameters import parameters_by_component
+from attnkit.scaling.render import duration, grid, in_bytes
+from attnkit.scaling.states import Optimizer, Precision
+from attnkit.scaling.subject import make_config, read_subject
+from attnkit.scaling.transfer import Coordinate, Rule, coordinate_check, draw_coordinates, transfer
+
+
+def do_count(given: argparse.Namespace) -> str:
+    """Parameters per component."""
+    found = parameters_by_component(given.config, head=given.head)
+    rows = [[name, f"{number:,}", f"{number / found.total:.1%}"] for name, number in found.components.items()]
+    rows += [["body", f"{found.body:,}", ""], ["active", f"{found.active:,}", ""], ["total", f"{found.total:,}", ""]]
+    return grid(["component", "parameters", "share"], rows)
+
+
+def fill_flops(parser: Parser) -> None:
+    """The flags of `flops`."""
+    add_subject(parser)
+    add_batch(parser)
+    parser.add_argument("--past", type=int, default=0, help="tokens in the cache")
+    parser.add_argument("--convention", default="exact", help=" or ".join(get_args(Convention)))
+    parser.add_argument("--recompute", default="none", help=" or ".join(get_args(Recompute)))
+    parser.add_argument("--backend", default="eager", help="the attention backend, for the convention 'hardware'")
+
+
+def do_flops(given: argparse.Namespace) -> str:
+    """FLOPs per component."""
+    found = count_flops(
+        given.config,
+        head=given.head,
+        past=given.past,
+        convention=given.convention,
+        recompute=given.recompute,
+        backend=given.backend,
+        **batch_of(given),
+    )
+    rows = [[name, f"{it.forward:,}", f"{it.backward:,}"] for name, it in found.components.items()]
+    rows.append(["total", f"{found.forward:,}", f"{found.backward:,}"])
+    pairs = found.pair_operations
+    if pairs.total:
+        rows.append(["element-wise work of the score, apart", f"{pairs.forward:,}", f"{pairs.backward:,}"])
+    rows.append(["element-wise work of AdamW, apart", "", f"{found.optimizer:,}"])
+    table = grid([f"FLOPs, {found.convention}", "forward", "backward"], rows)
+    return (
+        f"{table}\n{found.total:,} FLOPs of training on {found.tokens:,} tokens, {found.total / found.tokens:,.0f} each"
+    )
+
+
+def fill_memory(parser: Parser) -> None:
+    """The flags of `memory`."""
+    add_subject(parser)
+    add_batch(parser)
+    parser.add_argument("--precision", default="fp32", help=" or ".join(get_args(Precision)))
+    parser.add_argument("--optimizer", default="adamw", help=" or ".join(get_args(Optimizer)))
+    parser.add_argument("--backend", default="eager", help=" or ".join(TRACED_BACKENDS))
+    parser.add_argument("--recompute", default="none", help=" or ".join(get_args(Recompute)))
+    parser.add_argument("--inference", action="store_true", help="a forward pass with a full cache, no training")
+    parser.add_argument("--sharding", default="none", help=" or ".join(get_args(Sharding)))
+    parser.add_argument("--data", type=int, default=1, help="data-parallel ranks")
+    parser.add_argument("--tensor", type=int, default=1, help="devices that share each layer")
+    parser.add_argument("--pipeline", type=int, default=1, help="devices that share the layers among them")
+    parser.add_argument("--fragmentation", type=float, default=0.0, help="part of the peak that an allocator may lose")
+    parser.add_argument("--device", help="a device of the catalogue: how many of them training needs at least")
+
+
+def do_memory(given: argparse.Namespace) -> str:
+    """Memory per device."""
+    traced = trace_memory(
+        given.config,
+        head=given.head,
+        precision=given.precision,
+        optimizer=given.optimizer,
+        backend=given.backend,
+        recompute=given.recompute,
+        training=not given.inference,
+        **batch_of(given),
+    )
+    layout = Layout(sharding=given.sharding, data=given.data, tensor=given.tensor, pipeline=given.pipeline)
+    found = traced.divided(layout, fragmentation=given.fragmentation)
+    kinds = ("weights", "gradients", "optimizer", "activations", "logits", "kv_cache", "temporary", "peak", "margin")
+    rows = [[name, in_bytes(vars(found)[name])] for name in (*kinds, "runtime")] + [["total", in_bytes(found.total)]]
+    lines = [grid(["per device", "memory"], rows), f"the peak is in phase: {found.peak_phase}"]
+    lines.append(f"activations by the textbook (Korthikanti 2022): {in_bytes(found.textbook_activations)}")
+    if given.device is not None:
+        for sharding in ("zero1", "zero2", "zero3"):
+            fewest = fewest_devices(traced, given.device, sharding=sharding, fragmentation=given.fragmentation)
+            lines.append(
+                f"fewest {given.device} with {sharding}: {'no number is enough' if fewest is None else fewest}"
+            )
+    return "\n".join(lines)
+
+
+def fill_audit(parser: Parser) -> None:
+    """The flags of `audit`."""
+    parser.add_argument("config", nargs="?", metavar="CONFIG", help="a decoder; by default the smallest GPT-2")
+    parser.add_argument("--seq_len", type=int, help="tokens of a row; by default all that the model has positions for")
+    parser.add_argument("--batch_size", type=int, default=1, help="rows of a batch")
+
+
+def do_audit(given: argparse.Namespace) -> str:
+    """Other tools' answers beside ours."""
+    config = make_config(**SMALLEST_GPT_2) if given.config is None else given.config
+    findings = audit(config, seq_len=given.seq_len, batch_size=given.batch_size)
+    rows = [
+        [
+            it.tool,
+            it.question,
+            "none" if it.theirs is None else f"{it.theirs:,.0f}",
+            f"{it.ours:,.0f}",
+            "" if it.ratio is None else f"{it.ratio:.3f}",
+        ]
+        for it in findings
+    ]
+    reasons = [f"  {it.tool}: {it.why}" for it in findings]
+    return "\n".join([grid(["tool", "question", "its answer", "ours", "ratio"], rows), "Why", *reasons])
+
+
+def fill_calibrate(parser: Parser) -> None:
+    """The flags of `calibrate`."""
+    add_subject(parser)
+    parser.add_argument("--batch_size", type=int, default=8, help="rows of a batch")
+    parser.add_argument("--seq_len", type=int, help="tokens of a row; by default all that the model has positions for")
+    parser.add_argument("--steps", type=int, default=5, help="steps to measure")
+    parser.add_argument("--longer_steps", type=int, default=20, help="steps to predict")
+    parser.add_argument("--no_check", action="store_true", help="do not run the longer run")
+
+
+def do_calibrate(given: argparse.Namespace) -> str:
+    """A short run, its prediction and what came true."""
+    given.target_len = given.predicted = None
+    found = calibrate(
+        given.config,
+        head=given.head,
+        seq_len=batch_of(given)["seq_len"],
+        batch_size=given.batch_size,
+        steps=given.steps,
+        longer_steps=given.longer_steps,
+        check=not given.no_check,
+    )
+    lines = [
+        f"step       {found.seconds_per_step:.4g} s, {found.tokens_per_second:,.0f} tokens/s",
+        f"MFU        {found.mfu:.1%} of what matrix products reach here, {found.flops_per_step:,} FLOPs per step",
+        f"predicted  {duration(found.predicted_seconds / 3600)} for {given.longer_steps} steps",
+    ]
+    if found.measured_seconds is not None and found.error is not None:
+        lines.append(
+            f"measured   {duration(found.measured_seconds / 3600)}: the prediction is off by {found.error:+.1%}"
+        )
+    return "\n".join(lines)
+
+
+def fill_transfer(parser: Parser) -> None:
+    """The flags of `transfer`."""
+    parser.add_argument("config", metavar="CONFIG", help="a decoder: a YAML or JSON file, the folder of a model or run")
+    parser.add_argument("--rule", default="completep", help=" or ".join(get_args(Rule)))
+    parser.add_argument("--base_hidden_size", type=int, required=True, help="width of the model that was tuned")
+    parser.add_argument("--base_num_hidden_layers", type=int, required=True, help="layers of the model that was tuned")
+    parser.add_argument("--learning_rate", type=float, default=1e-3, help="the rate that was tuned")
+    parser.add_argument("--weight_decay", type=float, default=0.1, help="the weight decay that was tuned")
+    parser.add_argument("--png", metavar="FILE", help="draw a coordinate check from the base's width to 8 times it")
+
+
+def do_transfer(given: argparse.Namespace) -> str:
+    """The factors of a model on its base."""
+    config, png = read_subject(given.config).config, None if given.png is None else writable(given.png)
+    if given.learning_rate <= 0 or given.weight_decay < 0:
+        raise UsageError("learning_rate must be more than 0, and weight_decay at least 0")
+    base = {"base_hidden_size": given.base_hidden_size, "base_num_hidden_layers": given.base_num_hidden_layers}
+    found = transfer(config, rule=given.rule, **base)
+    rate, decay = given.learning_rate, given.weight_decay
+    rows = [
+        ["initial hidden matrices", f"{found.init_std:.6g}", ""],
+        ["learning rate of hidden matrices", f"{found.hidden_rate:.6g}", f"{rate * found.hidden_rate:.4g}"],
+        ["learning rate of norms and biases in blocks", f"{found.vector_rate:.6g}", f"{rate * found.vector_rate:.4g}"],
+        ["learning rate of all others", "1", f"{rate:.4g}"],
+        ["weight decay of hidden matrices", f"{found.hidden_decay:.6g}", f"{decay * found.hidden_decay:.4g}"],
+        ["model.output_scale", f"{found.output_scale:.6g}", ""],
+        ["model.residual_scale", f"{found.residual_scale:.6g}", ""],
+    ]
+    flags = " ".join(f"--training.{name} {value}" for name, value in base.items())
+    parts = [grid([given.rule, "factor", "value"], rows)]
+    parts.append(f"in a run: --training.learning_rate {rate:g} --training.transfer {given.rule} {flags}")
+    if png is not None:
+        assert isinstance(config, AttnKitConfig)
+        parts.append(check_coordinates(config, png, rule=given.rule, base=base))
+    return "\n".join(parts)
+
+
+def check_coordinates(config: AttnKitConfig, png: Path, *, rule: Rule, base: dict[str, Any]) -> str:
+    """Draw how much activations change from the base's width to 8 times it, with a rule and without."""
+    heads = max(1, base["base_hidden_size"] // (config.head_dim or 1))
+    sized = []
+    for factor in (1, 2, 4, 8):
+        fields = {"num_attention_heads": factor * heads, "num_key_value_heads": None, "intermediate_size": None}
+        fields |= {"hidden_size": factor * base["base_hidden_size"], "vocab_size": min(config.vocab_size, 256)}
+        fields |= {"num_hidden_layers": base["base_num_hidden_layers"], "max_position_embeddings": 16}
+        kept = {name: vars(config)[name] for name in ("scorer", "scorer_options", "position", "norm", "norm_position")}
+        sized.append(make_config(**kept, **fields))
+    with_rule, without = (coordinate_check(sized, rule=each, **base) for each in (rule, None))
+    draw_coordinates({rule: with_rule, "no rule": without}, png, over="width")
+    last = max(it.step for it in with_rule)
+    rows = [
+        [str(size.hidden_size), *(f"{it.size:.4f}" for it in (*with_rule, *without) if same(it, size, last))]
+        for size in sized
+    ]
+    places = sorted({it.place for it in with_rule})
+    names = [f"{place}, {title}" for title in (rule, "no rule") for place in places]
+    return "\n".join([grid([f"change after {last} steps: width", *names], rows), f"drawn: {png}"])
+
+
+def same(coordinate: Coordinate, config: AttnKitConfig, step: int) -> bool:
+    """Whether this is the change of a model of that width after that step."""
+    return coordinate.width == config.hidden_size and coordinate.step == step

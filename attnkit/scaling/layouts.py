@@ -1,0 +1,127 @@
+"""How a training step is divided among devices: the layout that talks least of those that fit.
+
+States are sharded first (ZeRO-1, 2, 3), as that changes no computation; then blocks are recomputed, a third more FLOPs;
+then layers are divided among devices of one house (tensor parallel, two sums over the devices per layer and direction),
+and last the layers go to stages (pipeline, idle for (stages - 1) of (micro-batches + stages - 1) turns).
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from attnkit.errors import UsageError
+from attnkit.models import AttnKitConfig
+from attnkit.scaling.flops import Recompute
+from attnkit.scaling.memory import Layout, MemoryEstimate, Sharding, Traced, trace_memory
+from attnkit.scaling.states import Optimizer, Precision
+
+SHARDINGS: tuple[Sharding, ...] = ("ddp", "zero1", "zero2", "zero3")  # each talks more than the one before
+RECOMPUTE: tuple[Recompute, ...] = ("none", "full")
+DEVICES_OF_A_HOUSE = 8  # joined by links that are fast enough for sums within a layer
+MOST_DEVICES = 2**14
+FRAGMENTATION = 0.1
+TOKENS_AT_ONCE = 8192  # where no memory is known
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A layout, how many rows each of its ranks holds at once, and what that takes."""
+
+    layout: Layout
+    rows: int
+    recompute: Recompute
+    memory: MemoryEstimate
+    fits: bool
+
+    def __str__(self) -> str:
+        layout = self.layout
+        names = [f"{layout.data} data-parallel" + ("" if layout.sharding == "none" else f" ({layout.sharding})")]
+        names += [f"{layout.tensor} tensor-parallel"] * (layout.tensor > 1)
+        names += [f"{layout.pipeline} stages"] * (layout.pipeline > 1)
+        return " x ".join(names) + ("" if self.recompute == "none" else ", blocks recomputed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What is trained, as far as memory depends on it."""
+
+    config: AttnKitConfig
+    seq_len: int
+    precision: Precision
+    optimizer: Optimizer
+    backend: str
+
+
+class Memory:
+    """The memory of a step of any number of rows: traced with one and with two, which give a line."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self.ends: dict[Recompute, tuple[Traced, Traced]] = {}
+
+    def traced(self, rows: int, recompute: Recompute) -> Traced:
+        """Run the step without values."""
+        return trace_memory(**vars(self.step), batch_size=rows, recompute=recompute)
+
+    def on_the_line(self, rows: int, recompute: Recompute) -> Traced:
+        """The same, nearly, at no cost."""
+        if recompute not in self.ends:
+            self.ends[recompute] = (self.traced(1, recompute), self.traced(2, recompute))
+        one, two = self.ends[recompute]
+        return replace(
+            one, step=one.step.move(one.step, two.step, rows - 1), setting=replace(one.setting, batch_size=rows)
+        )
+
+    def choice(self, layout: Layout, rows: int, recompute: Recompute, *, limit: float | None) -> Choice:
+        """The most rows up to `rows` that fit in `limit` bytes, or a single one that does not."""
+        while True:
+            memory = self.on_the_line(rows, recompute).divided(layout, fragmentation=FRAGMENTATION)
+            fits = limit is None or memory.total <= limit
+            if fits and limit is not None and rows > 2:  # the line may be a little off
+                memory = self.traced(rows, recompute).divided(layout, fragmentation=FRAGMENTATION)
+                fits = memory.total <= limit
+            if fits or rows == 1:
+                return Choice(layout=layout, rows=rows, recompute=recompute, memory=memory, fits=fits)
+            rows //= 2
+
+
+def choose_layout(step: Step, *, rows: int, num_devices: int | None, limit: float | None) -> list[Choice]:
+    """Choices in the order in which they are considered, up to the first that fits, which is the last of the list.
+
+    `rows` are those of a batch; without `num_devices` there are as few as hold the model, `limit` bytes each. Raises
+    `UsageError` where nothing fits.
+    """
+    memory, considered = Memory(step), list[Choice]()
+    counts = [2**power for power in range(int(math.log2(MOST_DEVICES)) + 1)] if num_devices is None else [num_devices]
+    for count in counts:
+        for layout, recompute in divisions(step.config, count, rows=rows):
+            held = rows / layout.data if limit is not None else min(rows / layout.data, TOKENS_AT_ONCE / step.seq_len)
+            found = memory.choice(layout, power_of_two(held), recompute, limit=limit)
+            considered.append(found)
+            if found.fits:
+                return considered
+    least = min(considered, key=lambda it: it.memory.total)
+    raise UsageError(
+        f"no layout of {num_devices or MOST_DEVICES} devices holds this model in {limit:,.0f} bytes each: the least is "
+        f"{least.memory.total:,} ({least}); give more devices or memory, or fewer parameters"
+    )
+
+
+def divisions(config: AttnKitConfig, num_devices: int, *, rows: int) -> Iterator[tuple[Layout, Recompute]]:
+    """All ways to divide a step of a batch of some rows, what talks least first; every rank gets a row."""
+    heads, layers = config.num_key_value_heads or config.num_attention_heads, config.num_hidden_layers
+    widths = (heads, config.num_attention_heads, config.intermediate_size or heads)
+    tensors = [it for it in range(1, DEVICES_OF_A_HOUSE + 1) if not any(width % it for width in widths)]
+    shapes = [(tensor, stages) for stages in range(1, layers + 1) if layers % stages == 0 for tensor in tensors]
+    shapes = [it for it in shapes if num_devices % (it[0] * it[1]) == 0]
+    enough = [it for it in shapes if num_devices // (it[0] * it[1]) <= rows] or shapes[:1]
+    for tensor, stages in enough:
+        data = num_devices // (tensor * stages)
+        for recompute in RECOMPUTE:
+            for sharding in SHARDINGS if data > 1 else ("none",):
+                yield Layout(sharding=sharding, data=data, tensor=tensor, pipeline=stages), recompute
+
+
+def power_of_two(number: float) -> int:
+    """The greatest that is not above a number, at least 1."""
+    return int(2 ** max(0, math.floor(math.log2(max(number, 1)))))

@@ -1,0 +1,56 @@
+"""The shape of a model of some number of parameters, in sizes that hardware likes."""
+
+import math
+from typing import Any
+
+from attnkit.errors import UsageError
+from attnkit.models import AttnKitConfig
+from attnkit.scaling.parameters import count_parameters
+from attnkit.scaling.subject import make_config
+
+WIDTH_PER_LAYER = 96
+
+
+def shape(parameters: float, *, seq_len: int, vocab_size: int, **model: Any) -> AttnKitConfig:
+    """The decoder of hardware-friendly sizes whose count is nearest: whole heads, depth from 1/160 to 1/48 of the
+    width."""
+    best: tuple[float, AttnKitConfig] | None = None
+    for width in widths():
+        if 12 * width * width > 16 * parameters:
+            break
+        fixed = {"hidden_size": width, "num_attention_heads": width // head_width(width)}
+        fixed |= {"vocab_size": vocab_size, "max_position_embeddings": seq_len, **model}
+        one, two = (count_parameters(make_config(num_hidden_layers=layers, **fixed)) for layers in (1, 2))
+        layers = max(1, round(1 + (parameters - one) / (two - one)))
+        if not max(1, width // 160) <= layers <= max(4, width // 48):
+            continue
+        error = abs(math.log((one + (layers - 1) * (two - one)) / parameters))
+        # Of sizes within 3% of what is asked for, the one with the usual ratio of width to depth.
+        cost = max(error, 0.03) + 0.01 * abs(math.log(width / layers / WIDTH_PER_LAYER))
+        if best is None or cost < best[0]:
+            best = cost, make_config(num_hidden_layers=layers, **fixed)
+    if best is None:
+        raise UsageError(
+            f"no model of {parameters:.3g} parameters has a vocabulary of {vocab_size} entries: lower vocab_size, or "
+            "plan a larger model"
+        )
+    return best[1]
+
+
+def widths() -> list[int]:
+    """Widths that kernels like, small steps first."""
+    return [*range(16, 256, 16), *range(256, 1024, 64), *range(1024, 2048, 128), *range(2048, 32769, 256)]
+
+
+def head_width(width: int) -> int:
+    """The usual width of a head that divides the model's."""
+    return next(size for size in (128, 64, 32, 16) if width % size == 0 and (width >= 16 * size or size <= 16))
+
+
+def shape_reason(config: AttnKitConfig, asked: float) -> str:
+    """The shape in words."""
+    heads = f"{config.num_attention_heads} heads of {config.head_dim}"
+    return (
+        f"{config.num_hidden_layers} layers, {config.hidden_size} wide, {heads}: the nearest friendly shape to "
+        f"{asked:.3g} parameters"
+    )

@@ -1,0 +1,71 @@
+"""Bytes of weights, gradients and optimizer states: what a step starts from or ends with."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from attnkit.scaling.parameters import count_parameters
+from attnkit.scaling.subject import Subject
+
+Precision = Literal["fp32", "bf16", "mixed", "mixed_fp32_gradients", "autocast"]
+Optimizer = Literal["adamw", "muon", "adafactor", "adamw_8bit", "lion", "sgd", "sgd_momentum", "none"]
+
+# Bytes per parameter of weights, gradients and master weights, and of one number of an optimizer state.
+BYTES = {
+    "fp32": (4, 4, 0, 4),
+    "autocast": (4, 4, 0, 4),
+    "bf16": (2, 2, 0, 2),
+    "mixed": (2, 2, 4, 4),
+    "mixed_fp32_gradients": (2, 4, 4, 4),
+}
+STATES = {"adamw": 2, "lion": 1, "sgd": 0, "sgd_momentum": 1, "none": 0}  # numbers per parameter
+EIGHT_BIT_BLOCK = 256  # numbers that share one fp32 scale (Dettmers 2022)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Static:
+    """Bytes of the whole model."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+
+
+def static_bytes(subject: Subject, *, precision: Precision, optimizer: Optimizer, training: bool) -> Static:
+    """Weights, gradients, and the optimizer's states with the master weights."""
+    weight, gradient, master, number = BYTES[precision]
+    parameters = count_parameters(subject.config, head=subject.head)
+    if not training:
+        return Static(weights=weight * parameters, gradients=0, optimizer=0)
+    if optimizer == "adamw_8bit":
+        states = 2 * parameters + 2 * 4 * math.ceil(parameters / EIGHT_BIT_BLOCK)
+    elif optimizer in STATES:
+        states = STATES[optimizer] * number * parameters
+    else:
+        states = number * numbers_by_shape(subject, optimizer)
+    return Static(weights=weight * parameters, gradients=gradient * parameters, optimizer=states + master * parameters)
+
+
+def numbers_by_shape(subject: Subject, optimizer: Optimizer) -> int:
+    """The numbers that an optimizer keeps whose state depends on the shapes of parameters.
+
+    "muon" keeps one moment of hidden matrices (Jordan 2024), the matrices of the body that are no embedding, and those
+    of AdamW of all else; "adafactor" a row and a column of each matrix (Shazeer 2018, section 3).
+    """
+    model = subject.build_without_memory()
+    if optimizer == "adafactor":
+        return sum(
+            it.numel() // it.shape[-1] + it.numel() // it.shape[-2] if it.ndim > 1 else it.numel()
+            for it in model.parameters()
+        )
+    parameters = sum(it.numel() for it in model.parameters())
+    hidden = {
+        id(parameter): parameter.numel()
+        for module in model.base_model.modules()
+        if not isinstance(module, nn.Embedding)
+        for parameter in module.parameters(recurse=False)
+        if parameter.ndim == 2
+    }
+    return 2 * parameters - sum(hidden.values())
