@@ -7,8 +7,8 @@ import torch
 from parts import Part, attend, backends_for, build, is_pairwise, is_random, pairs, tokens, variants
 
 from attnkit.attention import Attention, PairwiseScorer, Scorer, normalizers
-from attnkit.attention.backends import eager_attention
 from attnkit.attention.pairwise import tiled_attention
+from attnkit.testing import outputs_and_gradients
 
 PAIRS = pairs()
 PATTERNS, POSITIONS, NORMALIZERS, SCORERS = (
@@ -18,51 +18,6 @@ PATTERNS, POSITIONS, NORMALIZERS, SCORERS = (
 
 def name(chosen: dict[str, Part]) -> str:
     return "+".join(str(part) for part in chosen.values())
-
-
-def outputs_and_gradients(layer: Attention, states: torch.Tensor, backend: str, **kwargs: object) -> list[torch.Tensor]:
-    states = states.clone().requires_grad_()
-    layer.zero_grad()
-    output, _ = layer(states, backend=attend(backend), **kwargs)
-    (output * torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view_as(output)).sum().backward()
-    gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in layer.parameters()]
-    return [output.detach(), states.grad, *gradients]
-
-
-def padding(batch_size: int, num_tokens: int) -> torch.Tensor:
-    """The second row has two padding tokens on its right."""
-    mask = torch.ones(batch_size, num_tokens, dtype=torch.bool)
-    mask[1, -2:] = False
-    return mask
-
-
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
-@pytest.mark.parametrize("chosen", PAIRS, ids=name)
-def test_every_backend_computes_the_definition(chosen: dict[str, Part], causal: bool) -> None:
-    """Values and all gradients in fp64 to 1e-9, with grouped heads, without and with padding."""
-    layer = build(causal=causal, num_key_value_heads=2, **chosen).eval()
-    states = tokens()
-    for mask in (None, padding(2, 7)):
-        definition = outputs_and_gradients(layer, states, "eager", mask=mask)
-        for backend in backends_for(**chosen):
-            for ours, theirs in zip(outputs_and_gradients(layer, states, backend, mask=mask), definition, strict=True):
-                torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9, msg=lambda m, b=backend: f"{b}: {m}")
-
-
-@pytest.mark.parametrize("chosen", [c for c in PAIRS if not any(is_random(part) for part in c.values())], ids=name)
-def test_the_future_and_padding_have_no_influence(chosen: dict[str, Part]) -> None:
-    states, changed = tokens(), tokens()
-    changed[:, 4:] += 3
-    for backend in ["eager", *backends_for(**chosen)]:
-        layer = build(causal=True, **chosen).eval()
-        before, after = (layer(x, backend=attend(backend))[0][:, :4] for x in (states, changed))
-        torch.testing.assert_close(before, after, rtol=0, atol=1e-12, msg=lambda m, b=backend: f"future, {b}: {m}")
-        layer = build(causal=False, **chosen).eval()
-        mask = torch.arange(7) < 4
-        before, after = (
-            layer(x, mask=mask.expand(2, -1), backend=attend(backend))[0][:, :4] for x in (states, changed)
-        )
-        torch.testing.assert_close(before, after, rtol=0, atol=1e-12, msg=lambda m, b=backend: f"padding, {b}: {m}")
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -76,7 +31,7 @@ def test_a_query_without_keys_has_output_zero_and_a_finite_gradient(
     mask[1, :, 2:4] = False
     without_projection = layer.o_proj.bias.detach()
     for backend in ["eager", *backends_for(scorer=scorer, normalizer=normalizer)]:
-        output, states_grad, *gradients = outputs_and_gradients(layer, tokens(dtype=dtype), backend, mask=mask)
+        output, states_grad, *gradients = outputs_and_gradients(layer, tokens(dtype=dtype), attend(backend), mask=mask)
         assert (output[1, 2:4] == without_projection).all(), backend
         assert all(tensor.isfinite().all() for tensor in (output, states_grad, *gradients)), backend
 
@@ -191,8 +146,8 @@ def test_tiles_beyond_one_agree_with_the_definition(monkeypatch: pytest.MonkeyPa
             mask = torch.ones(2, num_tokens, dtype=torch.bool)
             mask[1, : num_tokens // 2] = False
             for padding_mask in (None, mask):
-                ours = outputs_and_gradients(layer, states, "pairwise", mask=padding_mask)
-                definition = outputs_and_gradients(layer, states, "eager", mask=padding_mask)
+                ours = outputs_and_gradients(layer, states, attend("pairwise"), mask=padding_mask)
+                definition = outputs_and_gradients(layer, states, attend("eager"), mask=padding_mask)
                 for tensor, expected in zip(ours, definition, strict=True):
                     torch.testing.assert_close(tensor, expected, rtol=1e-9, atol=1e-9)
 
@@ -241,7 +196,7 @@ def test_scorers_of_one_class_share_tiles_only_where_their_formulas_are_one() ->
         layer.scorer = Weighted(factors)
         states = tokens(2, 5, 2)
         for ours, expected in zip(
-            *(outputs_and_gradients(layer, states, name) for name in ("pairwise", "eager")), strict=True
+            *(outputs_and_gradients(layer, states, attend(name)) for name in ("pairwise", "eager")), strict=True
         ):
             torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-9)
 
@@ -281,14 +236,3 @@ def test_no_separation_makes_a_wide_head_look_at_itself() -> None:
         share[width] = weights.diagonal(dim1=-2, dim2=-1).mean().item()
     assert 0.5 < share[64] < share[512]
     assert share[512] > 0.99
-
-
-@pytest.mark.parametrize("scorer", SCORERS, ids=str)
-def test_the_graph_is_whole_under_compile(scorer: Part) -> None:
-    torch._dynamo.reset()
-    layer = build(scorer=scorer, causal=True, dtype=torch.float32).eval()
-    backend = (["pairwise"] if "pairwise" in backends_for(scorer=scorer) else []) + backends_for(scorer=scorer)
-    run = attend(backend[0])
-    compiled = torch.compile(lambda states: layer(states, backend=run)[0], fullgraph=True, backend="aot_eager")
-    states = tokens(dtype=torch.float32)
-    torch.testing.assert_close(compiled(states), layer(states, backend=eager_attention)[0], rtol=1e-5, atol=1e-5)

@@ -7,23 +7,14 @@ from parts import Part, variants
 
 import attnkit
 from attnkit.attention import scorers
+from attnkit.testing import build_scorer
 
 SCORERS = variants("scorer")
 
 
-def build_scorer(part: Part, *, num_key_value_heads: int = 2) -> torch.nn.Module:
-    scorer = scorers[part.name](
-        num_heads=4, num_key_value_heads=num_key_value_heads, head_dim=6, max_positions=16, **dict(part.options)
-    ).double()
-    with torch.no_grad():
-        for parameter in scorer.parameters():
-            parameter += 0.2 * torch.randn_like(parameter)
-    return scorer
-
-
 @pytest.mark.parametrize("part", SCORERS, ids=str)
 def test_score_is_the_formula_of_its_paper(part: Part) -> None:
-    scorer = build_scorer(part)
+    scorer = build_scorer(part.name, dict(part.options))
     query, key = torch.randn(2, 4, 3, 6).double(), torch.randn(2, 2, 5, 6).double()
     query_positions, key_positions = torch.tensor([[4, 5, 9]]), torch.tensor([[1, 2, 4, 7, 8]])
     formula = getattr(literal, part.name)
@@ -57,27 +48,6 @@ def test_scores_start_neither_flat_nor_saturated(part: Part) -> None:
     perplexity = -(log_weights.exp() * log_weights).sum(-1)
     if part.name != "dot":
         assert perplexity.exp().mean() > 30
-
-
-@pytest.mark.parametrize("part", SCORERS, ids=str)
-def test_every_parameter_learns_or_says_why_not(part: Part) -> None:
-    scorer = build_scorer(part)
-    score = scorer(torch.randn(2, 4, 3, 6).double(), torch.randn(2, 2, 5, 6).double().requires_grad_())
-    score = score.requires_grad_() if part.name == "uniform" else score  # it depends on nothing
-    (torch.softmax(score, -1) * torch.randn_like(score)).sum().backward()
-    for name, parameter in scorer.named_parameters():
-        learns = parameter.grad is not None and parameter.grad.abs().max() > 1e-12
-        assert learns != (name in scorer.without_gradient), name
-
-
-@pytest.mark.parametrize("part", SCORERS, ids=str)
-def test_reset_parameters_sets_every_parameter(part: Part) -> None:
-    scorer = build_scorer(part)
-    with torch.no_grad():
-        for parameter in scorer.parameters():
-            parameter.fill_(float("nan"))
-    scorer.reset_parameters()
-    assert all(parameter.isfinite().all() for parameter in scorer.parameters())
 
 
 def test_worked_example_of_one_query() -> None:
