@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, cast, final
+from typing import Any, BinaryIO, ClassVar, Literal, cast, final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,6 +21,7 @@ from attnkit.registry import Registry
 DocumentUnit = Literal["paragraph", "line", "file"]
 Row = tuple[str, dict[str, Any]]  # the place of a row, e.g. `notes.csv:3`, and its values by column
 
+ARROW_FILE = b"ARROW1"
 UTF8_MARK = b"\xef\xbb\xbf"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 # A return that ends a line by itself, as old Macintosh files have it.
@@ -155,23 +156,27 @@ class JsonLinesFile(DataFile):
             yield place, {column: row[column] for column in columns}
 
 
-@final
-@readers.register("csv")
-class CsvFile(DataFile):
-    """Comma-separated values (RFC 4180) under a header line; every cell is text, `NA`, `null` and `007` included."""
+class SeparatedFile(DataFile):  # abstract
+    """Cells between separators, under a header line; every cell is text, `NA`, `null` and `007` included."""
+
+    dialect: ClassVar[dict[str, Any]]
+    """How cells are told apart, in the words of the module `csv`."""
+    named: ClassVar[str]
+    remedy: ClassVar[str]
+    """What to do where cells are not told apart."""
 
     def read(self, stream: BinaryIO, columns: Mapping[str, str]) -> Iterator[Row]:
         # The default limit of 131,072 characters per cell is too low for documents; this is the highest everywhere.
         csv.field_size_limit(2**31 - 1)
         # Python's parser rather than Arrow's: it knows the line of a fault, and a cell may be longer than a block.
-        parser = csv.reader(self.lines_of_any_end(stream), strict=True)
+        parser = csv.reader(self.lines_of_any_end(stream), strict=True, **self.dialect)
         header: list[str] | None = None
         while True:
             place = f"{self.path}:{parser.line_num + 1}"
             try:
                 cells = next(parser, None)
             except csv.Error as error:
-                raise UsageError(f"{place}: is no CSV ({error}); quote texts, and double the quotes in them") from error
+                raise UsageError(f"{place}: is no {self.named} ({error}); {self.remedy}") from error
             if cells is None:
                 return
             if not cells:  # a blank line
@@ -181,15 +186,33 @@ class CsvFile(DataFile):
                 self.check_columns(header, columns, place=str(self.path))
                 continue
             if len(cells) != len(header):
-                raise UsageError(
-                    f"{place}: has {len(cells)} cells where the header has {len(header)}; quote texts that hold commas"
-                )
+                raise UsageError(f"{place}: has {len(cells)} cells where the header has {len(header)}; {self.remedy}")
             yield place, {column: cells[header.index(column)] for column in columns}
 
     def lines_of_any_end(self, stream: BinaryIO) -> Iterator[str]:
         """The text of each line with its end; the parser joins again what a quoted cell holds together."""
         for _, line in self.lines(stream):
             yield from (piece for piece in LONE_RETURN.split(line) if piece)
+
+
+@final
+@readers.register("csv")
+class CsvFile(SeparatedFile):
+    """Comma-separated values (RFC 4180): cells that hold commas, quotes or line ends are quoted."""
+
+    dialect = {}
+    named = "CSV"
+    remedy = "quote texts that hold commas, and double the quotes in them"
+
+
+@final
+@readers.register("tsv")
+class TsvFile(SeparatedFile):
+    """Tab-separated values (as registered with IANA): no cell holds a tab or a line end, and quotes are characters."""
+
+    dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    named = "TSV"
+    remedy = "replace tabs and line ends in texts, or give csv"
 
 
 @final
@@ -212,6 +235,30 @@ class ParquetFile(DataFile):
             raise UsageError(
                 f"{self.path}: is no complete Parquet file ({first_line(error)}); write it again"
             ) from error
+
+
+@final
+@readers.register("arrow")
+class ArrowFile(DataFile):
+    """An Arrow stream or file, such as those in a folder that `Dataset.save_to_disk` wrote."""
+
+    def read(self, stream: BinaryIO, columns: Mapping[str, str]) -> Iterator[Row]:
+        # Unpacked before anything else, so that a damaged gzip stream is said to be one.
+        stream = io.BytesIO(stream.read()) if isinstance(stream, gzip.GzipFile) else stream
+        try:
+            is_file = stream.read(len(ARROW_FILE)) == ARROW_FILE
+            stream.seek(0)
+            reader = pa.ipc.open_file(stream) if is_file else pa.ipc.open_stream(stream)
+            self.columns = list(reader.schema.names)
+            self.check_columns(self.columns, columns, place=str(self.path))
+            batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)
+            rows = (row for batch in batches for row in batch.select(list(columns)).to_pylist())
+            for number, row in enumerate(rows, start=1):
+                yield f"{self.path}, row {number}", row
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{self.path}: holds text that is not UTF-8 ({error}); write it again as UTF-8") from error
+        except (pa.ArrowException, OSError) as error:
+            raise UsageError(f"{self.path}: is no complete Arrow file ({first_line(error)}); write it again") from error
 
 
 def open_bytes(path: Path) -> BinaryIO:

@@ -20,7 +20,11 @@ Entries = str | Sequence[str | dict[str, Any]]
 PYTHON_DOCS = "python-docs"
 # `name` or `org/name`, either with `:split`.
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?(:\w+)?", re.ASCII)
-LOCAL_REMEDY = "give a local txt, jsonl, csv or parquet file, a folder of them, or 'python-docs' as the source"
+LOCAL_REMEDY = (
+    "give a local txt, jsonl, csv, tsv, parquet or arrow file, a folder of them, or 'python-docs' as the source"
+)
+# What `Dataset.save_to_disk` writes beside rows.
+BESIDE_ARROW = {"dataset_info.json", "state.json", "dataset_dict.json"}
 
 
 @dataclass(kw_only=True)
@@ -28,12 +32,12 @@ class DataConfig:
     """The text of a run."""
 
     source: str | list[str] = PYTHON_DOCS
-    """`python-docs`, or files, globs and folders of txt, jsonl, csv and parquet (plain or .gz), or a hub name
-    (`org/name`, or `org/name:split`; the split is `train` if none is named)."""
+    """`python-docs`, or files, globs and folders of txt, jsonl, csv, tsv, parquet and arrow (plain or .gz), or a hub
+    name (`org/name`, or `org/name:split`; the split is `train` if none is named)."""
     subset: str | None = None
     """The configuration of a hub dataset that has several, e.g. `wikitext-2-raw-v1`."""
     text_column: str = "text"
-    """The column that holds the text in jsonl, csv and parquet files and hub datasets."""
+    """The column that holds the text in jsonl, csv, tsv, parquet and arrow files and hub datasets."""
     documents: DocumentUnit = "paragraph"
     """What one document of a txt file is: a `paragraph` (up to the next blank line), a `line`, or the `file`."""
     held_out_source: str | list[str] | None = None
@@ -175,7 +179,9 @@ def paths_of(entry: str) -> list[Path] | None:
             file for file in path.rglob("*") if file.is_file() and file_type(file) and not _hidden(file, path)
         )
         if not paths:
-            raise UsageError(f"{entry}: is a folder without txt, jsonl, json, csv or parquet files; give another")
+            raise UsageError(
+                f"{entry}: is a folder without txt, jsonl, json, csv, tsv, parquet or arrow files; give another"
+            )
         return paths
     if path.exists():
         return [path]
@@ -192,7 +198,7 @@ def paths_of(entry: str) -> list[Path] | None:
 
 
 def _hidden(file: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in file.relative_to(folder).parts)
+    return file.name in BESIDE_ARROW or any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
 def _remedy(path: Path) -> str:

@@ -9,6 +9,7 @@ from attnkit.errors import UsageError
 from attnkit.files.text import read_json
 from attnkit.recipes import finetune, pretrain
 from attnkit.recipes.folder import SUMMARY
+from attnkit.recipes.judge import show
 
 
 @dataclass(kw_only=True)
@@ -41,13 +42,22 @@ def summarize_runs(run: SummaryRun) -> str:
 
 def table(title: str, summaries: list[dict[str, Any]]) -> str:
     """The metrics of runs of one task, a line each, above those of a guess that reads no text."""
-    names = list(summaries[0]["baseline"])
+    names = list(dict.fromkeys(name for it in summaries for name in it["held_out"]))
     lines = {f"  from {it['started_from'] or 'random weights'}": it["held_out"] for it in summaries}
     lines[f"  {summaries[0]['guess']}"] = summaries[0]["baseline"]
     width = max(map(len, [title, *lines]))
-    head = title.ljust(width) + "".join(f"{name:>12}" for name in names)
-    body = [label.ljust(width) + "".join(f"{values[name]:>12.4f}" for name in names) for label, values in lines.items()]
+    head = title.ljust(width) + "".join(f"{name:>{width_of(name)}}" for name in names)
+    body = [
+        label.ljust(width)
+        + "".join((show(values[name]) if name in values else "-").rjust(width_of(name)) for name in names)
+        for label, values in lines.items()
+    ]
     return "\n".join([head, *body])
+
+
+def width_of(name: str) -> int:
+    """The width of the column of a metric."""
+    return max(12, len(name) + 2)
 
 
 def indent(text: str) -> str:

@@ -30,8 +30,15 @@ def encode(kind: str, table: Table) -> bytes:
         writer.writeheader()
         writer.writerows(rows)
         return text.getvalue().encode()
-    assert kind == "parquet", f"write files of type {kind} here as well"
+    if kind == "tsv":
+        return "".join("\t".join(cells) + "\n" for cells in [list(table), *zip(*table.values(), strict=True)]).encode()
     stream = io.BytesIO()
+    if kind == "arrow":
+        columns = pa.table(table)
+        with pa.ipc.new_stream(stream, columns.schema) as writer:
+            writer.write_table(columns)
+        return stream.getvalue()
+    assert kind == "parquet", f"write files of type {kind} here as well"
     pq.write_table(pa.table(table), stream)
     return stream.getvalue()
 

@@ -4,6 +4,7 @@ import gzip
 import re
 from pathlib import Path
 
+import datasets
 import pyarrow as pa
 import pytest
 from file_writers import TABLES, encode, write, write_table
@@ -14,7 +15,7 @@ from attnkit.data.sources import read_rows
 from attnkit.errors import UsageError
 
 KINDS = list(readers)
-LINES = [kind for kind in KINDS if kind != "parquet"]
+LINES = [kind for kind in KINDS if kind not in ("parquet", "arrow")]
 TEXTS = [
     "NA",
     "null",
@@ -30,6 +31,7 @@ TEXTS = [
     "  spaces around  ",
     "a tab\there",
 ]
+ONE_LINE = [text for text in TEXTS if "\n" not in text and "\t" not in text]  # all that a cell of TSV can hold
 BOM = b"\xef\xbb\xbf"
 
 
@@ -50,14 +52,15 @@ def refuse(path: str, match: str, **settings: object) -> None:
 @pytest.mark.parametrize("packed", ["", ".gz"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_text_stays_text(kind: str, packed: str, tmp_path: Path) -> None:
-    path = write_table(tmp_path / f"it.{kind}{packed}", {"text": TEXTS})
-    assert sorted(read(path)) == sorted(TEXTS)
+    texts = ONE_LINE if kind == "tsv" else TEXTS
+    path = write_table(tmp_path / f"it.{kind}{packed}", {"text": texts})
+    assert sorted(read(path)) == sorted(texts)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_suffixes_in_capitals_are_read(kind: str, tmp_path: Path) -> None:
-    path = write(tmp_path / f"IT.{kind.upper()}", encode(kind, {"text": TEXTS}))
-    assert sorted(read(path)) == sorted(TEXTS)
+    path = write(tmp_path / f"IT.{kind.upper()}", encode(kind, {"text": ONE_LINE}))
+    assert sorted(read(path)) == sorted(ONE_LINE)
 
 
 @pytest.mark.parametrize("kind", TABLES)
@@ -74,7 +77,7 @@ def test_marks_of_byte_order_and_line_ends_are_no_text(kind: str, end: bytes, tm
     assert sorted(read(path)) == ["one", "three", "two"]
 
 
-@pytest.mark.parametrize("kind", ["txt", "csv"])
+@pytest.mark.parametrize("kind", ["txt", "csv", "tsv"])
 def test_lines_may_end_with_a_return_alone(kind: str, tmp_path: Path) -> None:
     content = encode(kind, {"text": ["one", "two", "three"]})
     path = write(tmp_path / f"it.{kind}", content.replace(b"\n", b"\r"))
@@ -96,13 +99,13 @@ def test_blank_lines_and_blank_texts_are_passed_over(tmp_path: Path) -> None:
 
 def row(number: int, kind: str) -> str:
     """How the place of a row is named in errors."""
-    line = number + (kind == "csv")
+    line = number + (kind in ("csv", "tsv"))
     return rf"it.{kind}(\.gz)?(, row {number}|:{line})"
 
 
 def faults(kind: str) -> dict[str, tuple[bytes, str]]:
     """What can be wrong with a file of a type: its bytes, and what has to be said."""
-    found = {"empty": (b"", rf"it.{kind}(\.gz)?: (is empty|holds no rows|is no complete Parquet)")}
+    found = {"empty": (b"", rf"it.{kind}(\.gz)?: (is empty|holds no rows|is no complete (Parquet|Arrow))")}
     if kind in LINES:
         good = encode(kind, {"text": ["déjà 日", "two", "three"]})
         bad = good.replace(b"two", b"caf\xe9")
@@ -113,13 +116,13 @@ def faults(kind: str) -> dict[str, tuple[bytes, str]]:
         )
         found["Latin-1 after a mark"] = (BOM + bad, rf":{number}: is not UTF-8 at byte offset {offset + 3} ")
         found["UTF-16"] = ("text\n".encode("utf-16"), r":1: is not UTF-8 at byte offset 0 \(0xf.\).* -f UTF-16 ")
-        found["blank"] = (b" \n\n  \n" if kind != "csv" else b"\n\n", "holds no rows of text")
+        found["blank"] = (b" \n\n  \n" if kind not in ("csv", "tsv") else b"\n\n", "holds no rows of text")
     if kind in TABLES:
         found["no rows"] = (encode(kind, {"text": []}), r"holds no rows of text|is empty")
         missing = r"has no column 'text' \(columns: 'id', 'body'\); name it with data.text_column"
         found["no text column"] = (encode(kind, {"id": ["1"], "body": ["one"]}), missing)
         found["blank texts"] = (encode(kind, {"text": ["", " "]}), "column 'text' holds no text")
-    if kind in ("json", "jsonl", "parquet"):
+    if kind in ("json", "jsonl", "parquet", "arrow"):
         found["null"] = (encode(kind, {"text": ["one", None]}), row(2, kind) + ": column 'text' is null; fill it")
         found["a number"] = (encode(kind, {"text": [1, 2]}), row(1, kind) + ": column 'text' holds int, not text")
         found["a list"] = (encode(kind, {"text": [["a"], ["b"]]}), row(1, kind) + ": column 'text' holds list")
@@ -136,6 +139,14 @@ def faults(kind: str) -> dict[str, tuple[bytes, str]]:
         found["an open quote"] = (b'text\none\n"two\nthree\n', ":3: is no CSV .*quote texts")
         found["a stray quote"] = (b'text\n"one" more\n', ":2: is no CSV .*double the quotes")
         found["two text columns"] = (b"text,text\none,two\n", "has 2 columns named 'text'; rename all but one")
+    if kind == "tsv":
+        found["too many cells"] = (b"id\ttext\n1\tone\n2\ttwo\tthree\n", ":3: has 3 cells .* has 2; replace tabs")
+        found["too few cells"] = (b"id\ttext\n1\tone\nmore\n", ":3: has 1 cells where the header has 2; replace")
+    if kind == "arrow":
+        found["cut off"] = (encode(kind, {"text": ["one", "two"]})[:-90], "is no complete Arrow file .*write it again")
+        found["something else"] = (b"text\none\n" * 5, "is no complete Arrow file")
+        latin = pa.array([b"caf\xe9"]).view(pa.string())
+        found["Latin-1"] = (encode(kind, {"text": latin}), "holds text that is not UTF-8 .*write it again as UTF-8")
     if kind == "parquet":
         good = encode(kind, {"text": ["one", "two"]})
         found["cut off"] = (good[:-20], "is no complete Parquet file .*write it again")
@@ -203,7 +214,7 @@ def test_what_a_document_of_plain_text_is(unit: str, expected: list[str], tmp_pa
 
 
 def test_unsupported_types_are_refused_with_those_that_are_read(tmp_path: Path) -> None:
-    refuse(write(tmp_path / "it.pdf", b"one"), r"it.pdf: .*\.csv, \.json, \.jsonl, \.parquet, \.txt, each also with")
+    refuse(write(tmp_path / "it.pdf", b"one"), r"it.pdf: .*\.arrow, \.csv, .*\.parquet, \.tsv, \.txt, each also with")
     refuse(write(tmp_path / "it.pdf.gz", b"one"), "it.pdf.gz: is of no type that is read here")
     refuse(write(tmp_path / "it", b"one"), "it: is of no type that is read here")
 
@@ -222,3 +233,15 @@ def test_rows_hold_the_wanted_columns_and_say_where_they_stand(kind: str, tmp_pa
     rows = list(read_rows(path, columns=columns, data=DataConfig()))
     assert [values for _, values in rows] == [{"label": "x", "text": "one"}, {"label": "y", "text": "two"}]
     assert all(re.search(row(number, kind) + "$", place) for number, (place, _) in enumerate(rows, start=1))
+
+
+def test_a_folder_that_datasets_saved_is_read(tmp_path: Path) -> None:
+    datasets.Dataset.from_dict({"text": ["one", "two", "three"]}).save_to_disk(tmp_path / "saved", num_shards=2)
+    assert sorted(read(str(tmp_path / "saved"))) == ["one", "three", "two"]
+
+
+def test_an_arrow_file_is_read_like_a_stream(tmp_path: Path) -> None:
+    table = pa.table({"text": ["one", "two"]})
+    with pa.ipc.new_file(str(tmp_path / "it.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    assert sorted(read(str(tmp_path / "it.arrow"))) == ["one", "two"]

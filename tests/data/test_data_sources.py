@@ -122,7 +122,7 @@ def test_what_an_entry_of_a_mix_may_not_say_is_refused() -> None:
 def test_a_hub_dataset_is_refused_offline(name: str) -> None:
     refuse(
         rf"{name.partition(':')[0]}' is no file or folder here, and the hub cannot be reached for a dataset of that "
-        "name; give a local txt, jsonl, csv or parquet file",
+        "name; give a local txt, jsonl, csv, tsv, parquet or arrow file",
         source=name,
     )
     refuse("did you mean 'python-docs'", source="python-doc")

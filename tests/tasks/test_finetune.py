@@ -220,10 +220,10 @@ def test_finished_runs_are_shown_side_by_side(
     capsys.readouterr()
     assert main(["summary", str(tmp_path)]) == 0
     *_, title, ours, theirs, baseline = capsys.readouterr().out.splitlines()
-    assert title.split() == ["classification,", "one", "of", "2", "classes", "accuracy", "macro_f1"]
+    assert title.split() == ["classification,", "one", "of", "2", "classes", "loss", "accuracy", "macro_f1"]
     assert ours.startswith(f"  from {saved / 'attnkit'}")
     assert theirs.startswith(f"  from {saved / 'gpt2'}")
-    assert baseline.split()[:3] == ["majority", "class", "0.5000"]
+    assert baseline.split()[:4] == ["majority", "class", "-", "0.5000"]
 
 
 def test_a_summary_needs_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,130 @@
+"""Every fault of every file is said at once, each with its places, before anything is trained."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnkit.errors import UsageError
+from attnkit.tasks import ExamplesConfig, TaskConfig, load_examples, make_task
+
+
+def write(path: Path, *rows: dict[str, Any]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def faults(task: TaskConfig, **data: Any) -> list[str]:
+    config = ExamplesConfig(**data)
+    with pytest.raises(UsageError) as raised:
+        load_examples(make_task(task, config), config)
+    return str(raised.value).splitlines()
+
+
+def test_all_files_are_looked_through(tmp_path: Path) -> None:
+    good = [{"text": f"text {number}", "label": "ab"[number % 2]} for number in range(4)]
+    train = write(tmp_path / "train.jsonl", *good, {"text": " ", "label": "a"}, {"text": 7, "label": "a"})
+    more = write(tmp_path / "more.jsonl", {"body": "text", "label": "a"})
+    held_out = write(tmp_path / "held_out.jsonl", {"text": "x", "label": "c"}, {"text": "y", "label": None})
+    (tmp_path / "test.csv").write_text("text,label\none,a\ntwo,d,\n", encoding="utf-8")
+    found = faults(
+        TaskConfig(),
+        source=[train, more, str(tmp_path / "nowhere.csv")],
+        held_out_source=held_out,
+        test_source=str(tmp_path / "test.csv"),
+    )
+    expected = [
+        "train.jsonl:5: column 'text' holds no text; fill in or remove the row",
+        "train.jsonl:6: column 'text' holds int, not text",
+        "more.jsonl:1: has no column 'text'",
+        "nowhere.csv: there is no such file or folder",
+        "held_out.jsonl:2: column 'label' is null",
+        "test.csv:3: has 3 cells where the header has 2",
+        "data.held_out_source: no training row has these labels of its rows: 'c'",
+    ]
+    assert len(found) == len(expected)
+    for line, part in zip(found, expected, strict=True):
+        assert part in line
+
+
+def test_a_fault_of_many_rows_is_one_line(tmp_path: Path) -> None:
+    rows = [{"text": "", "label": "a"}] * 50 + [{"text": "x", "label": 0.5 + number} for number in range(40)]
+    found = faults(TaskConfig(), source=write(tmp_path / "a.jsonl", *rows))
+    assert "a.jsonl:1, " in found[0]
+    assert ", … (50 rows): column 'text' holds no text" in found[0]
+    assert len(found) == 21
+    assert found[-1] == "21 more faults"
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "message"),
+    [
+        ({"name": "regression"}, {"label": "high"}, "column 'label' holds 'high', which is no number"),
+        ({"name": "regression"}, {"label": "nan"}, "column 'label' holds 'nan', which is no number"),
+        ({"name": "multi_label"}, {"label": 5}, "column 'label' holds int, not text"),
+        ({"name": "token_classification"}, {"label": "O O O"}, "there are not as many tags as words"),
+        ({"name": "token_classification"}, {"text": []}, "column 'text' holds no word"),
+        ({"name": "token_classification"}, {"text": ["a", " "]}, "column 'text' holds ' ' where a word should be"),
+        ({"name": "multiple_choice"}, {"choices": ["a"]}, "there are 1 choices; give two or more"),
+        ({"name": "multiple_choice"}, {"choices": ["a", "b"], "label": 2}, "from 0 to 1"),
+        ({"name": "multiple_choice"}, {"choices": "a"}, "column 'choices' holds text that is no JSON"),
+        ({"name": "multiple_choice"}, {"choices": {}}, "column 'choices' holds dict, not a list of texts"),
+        ({"name": "question_answering"}, {"question": "?", "label": "dog"}, "the answer occurs 0 times"),
+        (
+            {"name": "question_answering"},
+            {"question": "?", "label": {"text": ["one"], "answer_start": [30]}},
+            "an answer lies outside the text: 3 characters from 30 of 8",
+        ),
+        (
+            {"name": "question_answering"},
+            {"question": "?", "label": {"text": ["one"], "answer_start": []}},
+            "column 'label' holds no answers",
+        ),
+        ({"name": "sequence_to_sequence", "label_column": "a[de]"}, {"a": {"en": "x"}}, "no mapping with 'de'"),
+        ({"name": "classification", "label_names": ["n", "p"]}, {"label": 2}, "no whole number below 2"),
+    ],
+)
+def test_every_task_says_what_is_wrong_with_a_row(
+    task: dict[str, Any], row: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    source = write(tmp_path / "a.jsonl", {"text": "one text", "label": "x", **row})
+    lines = faults(TaskConfig(**task), source=source, held_out_source=source)
+    assert any(line.startswith(f"{source}:1: ") and message in line for line in lines)
+
+
+def test_choices_are_as_many_everywhere(tmp_path: Path) -> None:
+    rows = [{"text": "t", "choices": list("abc"[:number]), "label": 0} for number in (2, 3)]
+    (line,) = faults(
+        TaskConfig(name="multiple_choice"),
+        source=write(tmp_path / "a.jsonl", rows[0]),
+        held_out_source=write(tmp_path / "b.jsonl", rows[1]),
+    )
+    assert line == "data.held_out_source: texts differ in their number of choices (2, 3); give each as many"
+
+
+def test_samples_cut_examples_and_not_classes(tmp_path: Path) -> None:
+    rows = [{"text": f"text {number}", "label": str(number % 5)} for number in range(50)]
+    data = {"source": write(tmp_path / "a.jsonl", *rows), "held_out_source": write(tmp_path / "b.jsonl", *rows)}
+    config = ExamplesConfig(**data, max_train_samples=3, max_held_out_samples=7)
+    task = make_task(TaskConfig(), config)
+    examples = load_examples(task, config)
+    assert (len(examples["train"]), len(examples["held_out"]), len(task.names())) == (3, 7, 5)
+    assert examples == load_examples(task, config)
+    numbers = [int(example["text"].split()[1]) for example in examples["held_out"]]
+    assert numbers == sorted(numbers)
+    assert ExamplesConfig(max_train_samples=0, sequence_length=0).problems() == [
+        "data.sequence_length: 0 must be 1 or more",
+        "data.max_train_samples: 0 must be 1 or more",
+    ]
+
+
+def test_questions_about_one_text_stay_together(tmp_path: Path) -> None:
+    rows = [
+        {"text": f"text {number // 4} one", "question": f"question {number}?", "label": "one"} for number in range(40)
+    ]
+    config = ExamplesConfig(source=write(tmp_path / "a.jsonl", *rows), held_out_fraction=0.3)
+    examples = load_examples(make_task(TaskConfig(name="question_answering"), config), config)
+    train, held_out = ({example["text"] for example in examples[split]} for split in ("train", "held_out"))
+    assert len(held_out) == 3
+    assert not train & held_out
