@@ -55,8 +55,8 @@ class PretrainDataConfig(DataConfig):
     """The text of a pretraining run, and how it becomes rows."""
 
     source: str | list[str | dict[str, Any]] = PYTHON_DOCS  # type: ignore[assignment]
-    """`python-docs`, or files, globs and folders of txt, jsonl, csv and parquet (plain or .gz), or a hub name
-    (`org/name`, or `org/name:split`; the split is `train` if none is named). A list of mappings {source, weight,
+    """`python-docs`, or files, globs and folders of txt, jsonl, csv, tsv, parquet and arrow (plain or .gz), or a hub
+    name (`org/name`, or `org/name:split`; the split is `train` if none is named). A list of mappings {source, weight,
     text_column, documents, subset} mixes several sources; all but `source` may be left out there."""
     packing: str = "concatenate"
     """How documents share rows: end to end (`concatenate`), whole where they fit (`best_fit`), or each in rows of its
