@@ -11,6 +11,11 @@ class UsageError(ValueError):
     """
 
 
+def seed_problems(key: str, seed: int) -> list[str]:
+    """What is wrong with a seed of random numbers: numpy's hold 32 bits."""
+    return [] if 0 <= seed < 2**32 else [f"{key}: {seed} must be at least 0 and at most {2**32 - 1}"]
+
+
 def nearest(name: str, allowed: Iterable[str]) -> str:
     """Say which allowed names are nearest to a name that is not among them, the near misses first."""
     allowed = sorted(allowed)

@@ -189,8 +189,10 @@ class Reading:
         names = [name for word in words for name in (word.rstrip("."), f"{section}.{word}") if name in self.keys]
         name = next((name for name in names if name in self.places), names[0] if names else section)
         place = f"{self.places[name]}: " if name in self.places else ""
-        said = message.removeprefix(f"{name}: ").removeprefix(f"{name.rpartition('.')[2]}: ")
-        return f"{place}{name}: {said}"
+        leaf = name.rpartition(".")[2]
+        for beginning in (f"{name}: ", f"{leaf}: ", f"{leaf} "):
+            message = message.removeprefix(beginning)
+        return f"{place}{name}: {message}"
 
 
 @runtime_checkable
@@ -214,13 +216,14 @@ def explicit(model: ModelConfig) -> ModelConfig:
     if model.path is not None:
         return model
     values = asdict(model)
-    try:
-        config = AttnKitConfig(
-            **{name: value for name, value in values.items() if name != "path" and value is not None}
-        )
-    except StrictDataclassError as error:
-        if isinstance(error.__cause__, ValueError):  # anything else is no fault of the user
-            raise UsageError(str(error.__cause__)) from error
-        raise
+    config = make_config(**{name: value for name, value in values.items() if name != "path" and value is not None})
     unset = [name for name, value in values.items() if value is None and name not in ("path", *FROM_TEXT)]
     return replace(model, **{name: vars(config)[name] for name in unset})
+
+
+def make_config(**fields: Any) -> AttnKitConfig:
+    """An `AttnKitConfig`; whatever is wrong with the fields, types too, raises `UsageError`."""
+    try:
+        return AttnKitConfig(**fields)
+    except StrictDataclassError as error:
+        raise UsageError(" ".join(str(error.__cause__ or error).split())) from error

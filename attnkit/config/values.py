@@ -1,6 +1,7 @@
 """One value against the type of its key: jsonargparse checks and converts, this file says what was expected."""
 
 import math
+from copy import deepcopy
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -31,10 +32,13 @@ class Checker:
         if is_free_mapping(self.hints[name], value):
             return value  # the parser would read the texts in it as YAML once more
         section, _, leaf = name.rpartition(".")
+        given = deepcopy(value)  # the parser converts lists in place
         try:
-            namespace = self.parser.parse_object({section: {leaf: value}} if section else {leaf: value}, defaults=False)
+            namespace = self.parser.parse_object({section: {leaf: given}} if section else {leaf: given}, defaults=False)
         except ArgumentError as error:
             raise self.unexpected(name, value) from error
+        if not same_kind(value, namespace[name]):
+            raise self.unexpected(name, value)
         return self.finite(name, namespace[name])
 
     def text(self, name: str, text: str) -> Any:
@@ -48,6 +52,8 @@ class Checker:
         return self.finite(name, namespace[name])
 
     def finite(self, name: str, value: Any) -> Any:
+        if isinstance(value, str) and "\0" in value:
+            raise UsageError(f"{name}: {value!r} holds a null character: leave it out")
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"{name}: expected a finite number, got {value}")
         return value
@@ -61,6 +67,15 @@ class Checker:
             return UsageError(f"{name}: unknown name {value!r}: {nearest(value, choices)}")
         got = "null" if value is None else repr(value)
         return UsageError(f"{name}: expected {describe(hint)}, got {got}")
+
+
+def same_kind(given: Any, taken: Any) -> bool:
+    """Whether texts stayed texts, at every depth ('3' in quotes is no number), and the keys of mappings are texts."""
+    if isinstance(given, list) and isinstance(taken, list):
+        return all(same_kind(*pair) for pair in zip(given, taken, strict=True))
+    if isinstance(given, dict) and isinstance(taken, dict):
+        return all(isinstance(key, str) and same_kind(value, taken[key]) for key, value in given.items())
+    return isinstance(taken, str) or not isinstance(given, str)
 
 
 def members(hint: Any) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ import datasets
 from attnkit.data import python_docs
 from attnkit.data.hub import require_repository, unreachable
 from attnkit.data.readers import DocumentUnit, Row, file_type, first_line, open_file
-from attnkit.errors import UsageError, nearest
+from attnkit.errors import UsageError, nearest, seed_problems
 
 Entries = str | Sequence[str | dict[str, Any]]
 
@@ -48,6 +48,10 @@ class DataConfig:
     """Tokens in one training row."""
     seed: int = 0
     """Seed of the split into training and held-out documents."""
+
+    def problems(self) -> list[str]:
+        """What is wrong with these settings, a line each."""
+        return seed_problems("data.seed", self.seed)
 
 
 @dataclass(kw_only=True)

@@ -30,6 +30,8 @@ def import_part(entry: str) -> None:
     try:
         if entry.endswith(".py"):
             _import_file(Path(entry))
+        elif not all(word.isidentifier() for word in entry.split(".")):
+            raise UsageError(f"{entry!r} is the name of no module: name an installed module or a file ending in .py")
         else:
             importlib.import_module(entry)
     except UsageError as error:

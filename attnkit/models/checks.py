@@ -1,6 +1,7 @@
 """What a configuration may not say: every problem of it at once, before any weight exists."""
 
 import inspect
+import traceback
 from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -18,11 +19,11 @@ DROPOUTS = ("hidden_dropout", "embedding_dropout", "attention_dropout", "activat
 
 
 def check(config: Any) -> None:
-    """Raise one `UsageError` with every problem of the configuration."""
+    """Raise one `UsageError` with a line for every problem of the configuration."""
     problems = list(shape_problems(config))
     problems = problems or list(part_problems(config)) or list(combination_problems(config))
     if problems:
-        raise UsageError("; ".join(dict.fromkeys(problems)))
+        raise UsageError("\n".join(dict.fromkeys(problems)))
 
 
 def shape_problems(config: Any) -> Iterator[str]:
@@ -32,6 +33,8 @@ def shape_problems(config: Any) -> Iterator[str]:
             yield f"{key} must be at least 1, not {getattr(config, key)}"
             return
     for key in DROPOUTS:
+        if key == "embedding_dropout" and config.embedding_dropout == config.hidden_dropout:
+            continue  # where it follows that one, the problem is said already
         if getattr(config, key) is not None and not 0 <= getattr(config, key) < 1:
             yield f"{key} must be at least 0 and less than 1, not {getattr(config, key)}"
     if config.initializer_range < 0 or config.norm_eps < 0 or config.type_vocab_size < 0:
@@ -114,6 +117,10 @@ def problems_of_part(
             part(**shape, **options)
     except UsageError as error:
         yield str(error)
+    except Exception as error:  # a part may be the user's own, and raise whatever its code does
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        yield f"{family} {name!r} cannot be built with options {options} ({frame.filename}:{frame.lineno}: {said})"
 
 
 def option_problems(part: type, key: str, value: Any) -> Iterator[str]:

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from attnkit.config.load import load
 from attnkit.config.runs import FinetuneRun, PretrainRun
 from attnkit.config.save import save
-from attnkit.data.sources import PYTHON_DOCS, DataConfig, Entries
+from attnkit.data.sources import PYTHON_DOCS, DataConfig
 from attnkit.errors import UsageError
 from attnkit.files.saved import CONFIG, MODEL
 from attnkit.models import AttnKitConfig
@@ -31,7 +31,9 @@ def tokenizer_path(run: PretrainRun | FinetuneRun) -> str | None:
     own = Path(run.training.output_dir) / TOKENIZER
     if run.training.resume and own.is_dir():
         return str(own)
-    return run.tokenizer.path or (run.model.path and tokenizer_folder(run.model.path))
+    if run.tokenizer.path is not None or run.model.path is None:
+        return run.tokenizer.path
+    return tokenizer_folder(run.model.path)
 
 
 def resolve(run: Run, model: PreTrainedModel) -> Run:
@@ -49,11 +51,13 @@ def resolve(run: Run, model: PreTrainedModel) -> Run:
 def absolute_data(data: Data) -> Data:
     """The settings of data, with the files and patterns among its sources by their absolute paths."""
 
-    def absolute(source: Entries | dict[str, Any] | None) -> Any:
-        if isinstance(source, dict):
-            return {**source, "source": absolute(source["source"])}
-        if not isinstance(source, str):
+    def absolute(source: Any) -> Any:
+        if source is None or isinstance(source, list):
             return source and [absolute(entry) for entry in source]
+        if isinstance(source, dict):
+            return {key: absolute(value) if key == "source" else value for key, value in source.items()}
+        if not isinstance(source, str):
+            return source  # the reader of the data says what is wrong with it
         path = Path(source).expanduser()
         is_local = source != PYTHON_DOCS and (path.exists() or glob.has_magic(source))
         return str(path.absolute()) if is_local else source

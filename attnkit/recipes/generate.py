@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, seed_problems
 from attnkit.models import AttnKitConfig
 from attnkit.recipes.model import load_model
 from attnkit.recipes.saved import tokenizer_of
@@ -36,9 +36,8 @@ class GenerateRun:
             f"max_new_tokens: {self.max_new_tokens} must be 1 or more": self.max_new_tokens >= 1,
             f"temperature: {self.temperature} must be 0 or more": self.temperature >= 0,
             f"top_p: {self.top_p} must be more than 0 and at most 1": 0 < self.top_p <= 1,
-            f"seed: {self.seed} must be 0 or more": self.seed >= 0,
         }
-        return [problem for problem, holds in rules.items() if not holds]
+        return [problem for problem, holds in rules.items() if not holds] + seed_problems("seed", self.seed)
 
 
 def generate(run: GenerateRun) -> str:

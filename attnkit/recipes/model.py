@@ -1,20 +1,26 @@
 """The model of a run: built from the `model` section or loaded, and checked against tokenizer and rows."""
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from attnkit.config.load import make_config
 from attnkit.config.runs import ModelConfig
 from attnkit.data.hub import require_repository
 from attnkit.errors import UsageError
 from attnkit.models import AttnKitConfig
 from attnkit.recipes.saved import model_path
+from attnkit.scaling.parameters import count_parameters
+from attnkit.scaling.render import in_bytes
 from attnkit.training.optimizer import chosen_transfer
 from attnkit.training.settings import TrainingConfig
+
+FP32 = 4  # bytes
 
 
 def build_model(
@@ -44,6 +50,7 @@ def build_model(
         return built
     config = fresh_config(changes, tokenizer, sequence_length=sequence_length, head=head or {})
     check_fit(config, tokenizer, sequence_length=sequence_length)
+    check_memory(config)
     if training.transfer is None:
         return auto_class.from_config(config)
     factors = chosen_transfer(config, training)
@@ -65,12 +72,41 @@ def fresh_config(
         if given.get(name, token_id) != token_id:
             raise UsageError(f"model.{name}: {given[name]} is not the tokenizer's, {token_id}: leave it out")
     silent = {"vocab_size": len(tokenizer), "max_position_embeddings": sequence_length, **special_ids, **head}
-    try:
-        return AttnKitConfig(**{**silent, **given})
-    except StrictDataclassError as error:
-        if isinstance(error.__cause__, ValueError):
-            raise UsageError(f"model: {error.__cause__}") from error
-        raise
+    return make_config(**{**silent, **given})
+
+
+def check_memory(config: AttnKitConfig) -> None:
+    """Raise `UsageError` if a model is so large that this machine could not hold its weights with their gradients.
+
+    Where there is an accelerator, the weights alone, which are drawn before they go there. What else training takes is
+    known to `attnkit scale memory`.
+    """
+    copies = 1 if torch.accelerator.is_available() else 2
+    needed = copies * FP32 * least_parameters(config)
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > available:
+        what = "weights" if copies == 1 else "weights and gradients"
+        raise UsageError(
+            f"model.hidden_size: {config.hidden_size}, with {config.num_all_layers} layers and {config.vocab_size} "
+            f"tokens, takes {in_bytes(needed)} for {what} alone, and this machine has {in_bytes(available)}: make the "
+            "model smaller"
+        )
+
+
+def least_parameters(config: AttnKitConfig) -> int:
+    """The parameters of a model whose layers are as many as it says and all as small as the first.
+
+    Counted on one and two layers, so that an absurd number of them takes no time.
+    """
+
+    def count(layers: int) -> int:
+        changes = {"num_hidden_layers": layers, "layer_scorers": None, "layer_patterns": None}
+        if config.is_encoder_decoder:
+            changes["num_decoder_layers"] = layers
+        return count_parameters(AttnKitConfig(**{**config.to_diff_dict(), **changes}))
+
+    one = count(1)
+    return one + (config.num_hidden_layers - 1) * (count(2) - one)
 
 
 def check_fit(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, *, sequence_length: int) -> None:
@@ -118,8 +154,13 @@ def load_model(
         )
     except StrictDataclassError as error:
         raise UsageError(f"model {path}: {first_line(error.__cause__ or error)}") from error
-    except (OSError, ValueError, SafetensorError) as error:
-        raise UsageError(f"model {path}: cannot be loaded: {first_line(error)}") from error
+    except UsageError as error:
+        lines = [
+            f"model {path}: {line}; a part of your own needs its file in imports" for line in str(error).splitlines()
+        ]
+        raise UsageError("\n".join(lines)) from error
+    except Exception as error:  # whatever a damaged file makes transformers, torch or safetensors raise
+        raise UsageError(f"model {path}: cannot be loaded: {type(error).__name__}: {first_line(error)}") from error
     check_weights(model, info, path=path, changed=bool(changes), has_new_head=head is not None)
     return model
 

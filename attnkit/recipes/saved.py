@@ -20,6 +20,8 @@ def model_path(path: str) -> str:
 
     Raises `UsageError` for a folder without a model, and for a run that has not finished.
     """
+    if not path.strip():
+        raise UsageError("model: the path is empty: give the folder of a run or of a saved model, or a name on the hub")
     folder = Path(path).expanduser()
     if (folder / MODEL / "config.json").is_file():
         return str(folder / MODEL)

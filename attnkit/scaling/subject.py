@@ -134,6 +134,8 @@ def load_config(path: str, **changes: Any) -> PreTrainedConfig:
         return AutoConfig.from_pretrained(path, **changes)
     except StrictDataclassError as error:
         raise UsageError(f"{path}: {first_line(error.__cause__ or error)}") from error
+    except UsageError as error:
+        raise UsageError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(f"{path}: no config can be read there: {first_line(error)}") from error
 

@@ -26,8 +26,8 @@ def holds_run(output_dir: str | Path) -> bool:
 def check_output_folder(output_dir: str | Path, *, resume: bool, overwrite: bool) -> None:
     """Raise `UsageError` if a run cannot or must not write into this folder; change nothing.
 
-    Refused are a folder that holds a run, unless it is to be resumed or overwritten; a path that is a file; and a place
-    that cannot be written. Meant for the time before anything costly is done.
+    Refused are a folder that holds a run, unless it is to be resumed or overwritten; one inside a run; a path that is a
+    file; and a place that cannot be written. Meant for the time before anything costly is done.
     """
     folder = Path(output_dir)
     if resume and overwrite:
@@ -35,11 +35,14 @@ def check_output_folder(output_dir: str | Path, *, resume: bool, overwrite: bool
     with writing(folder):  # a folder that may not even be looked into
         existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         taken = holds_run(folder) and not (resume or overwrite)
+        around = next((path for path in folder.resolve().parents if holds_run(path)), None)
     if taken:
         raise UsageError(
-            f"training.output_dir: {folder} already holds a run; go on with it by --training.resume true, delete it by "
-            "--training.overwrite true, or choose another folder"
+            f"training.output_dir: {folder} already holds a run; go on with it by --resume, delete it by --overwrite, "
+            "or choose another folder"
         )
+    if around is not None:
+        raise UsageError(f"training.output_dir: {folder} is inside the run {around}; choose a folder beside it")
     if not existing.is_dir():
         raise UsageError(f"training.output_dir: {existing} is a file; choose a folder")
     if not os.access(existing, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from attnkit.errors import nearest
+from attnkit.errors import nearest, seed_problems
 
 Optimizer = Literal["adamw", "muon", "adafactor"]
 Transfer = Literal["mup", "depth-mup", "completep"]
@@ -101,7 +101,7 @@ class TrainingConfig:
             "base_num_hidden_layers",
         ]
         positive = ["learning_rate", "adam_epsilon", "max_grad_norm"]
-        not_negative = ["warmup_steps", "min_learning_rate", "weight_decay", "seed", "z_loss", "frozen_layers"]
+        not_negative = ["warmup_steps", "min_learning_rate", "weight_decay", "z_loss", "frozen_layers"]
         rules: list[tuple[list[str], str, Callable[[float], bool]]] = [
             (at_least_one, "must be 1 or more", lambda value: value >= 1),
             (positive, "must be more than 0", lambda value: value > 0),
@@ -143,6 +143,9 @@ class TrainingConfig:
                 f"training.warmup_steps: {self.warmup_steps} and training.decay_steps: {self.num_decay_steps} are "
                 f"together more than training.max_steps: {self.max_steps}"
             )
+        found += seed_problems("training.seed", self.seed)
+        if not self.output_dir.strip():
+            found.append("training.output_dir: is empty: name a folder")
         if self.resume and self.overwrite:
             found.append("training.resume and training.overwrite exclude each other: set one of them to false")
         return found

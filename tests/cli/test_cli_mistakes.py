@@ -24,6 +24,8 @@ ROOT = Path(__file__).parents[2]
         (["evaluate", "--data.source", "x"], r"evaluate needs path: attnkit evaluate RUN_OR_MODEL"),
         (["generate", ".", "--promt", "x"], r"command line: unknown key 'promt': did you mean 'prompt'"),
         (["generate", ".", "--top_p", "1.5"], r"command line: top_p: 1\.5 must be more than 0 and at most 1"),
+        (["generate", ".", "--seed", "-1"], r"command line: seed: -1 must be at least 0 and at most 4294967295"),
+        (["generate", ".", "--seed", "4294967296"], r"command line: seed: 4294967296 must be at least 0"),
         (["generate", ".", "--max_new_tokens", "0"], r"command line: max_new_tokens: 0 must be 1 or more"),
         (["generate", "."], r"model \.: the folder has no config\.json: give that of a run or of a saved model"),
         (["evaluate", "."], r"model \.: the folder has no config\.json"),
@@ -74,6 +76,13 @@ def test_mistakes_before_there_is_a_run(
         (["--model.architecture", "encoder"], r"objective\.name: 'causal' trains model\.architecture decoder"),
         (["--training.num_processes", "2"], r"this run has 1 process but training\.num_processes is 2"),
         (["--training.output_dir", "{folder}/rows.jsonl"], r"training\.output_dir: .*rows\.jsonl is a file"),
+        (["--model.path", ""], r"model: the path is empty: give the folder of a run or of a saved model"),
+        (
+            ["--model.hidden_size", "10000000"],
+            r"model\.hidden_size: 10000000, with 1 layers and 290 tokens, takes .* TiB for weights and gradients alone",
+        ),
+        (["--model.num_hidden_layers", "1000000000"], r"with 1000000000 layers .* this machine has .* make the model"),
+        (["--model.hidden_size", "1000000000000"], r"takes .* TiB for weights and gradients alone"),
         (["--model.path", "{folder}"], r"model .*: the folder has no config\.json"),
     ],
 )
@@ -113,6 +122,54 @@ def test_a_classifier_is_no_language_model(finished: Path, tmp_path: Path, cli: 
         code, _, errors = cli(verb, tmp_path)
         assert (code, len(errors)) == (2, 1)
         assert re.search(r"these are not the weights of a AttnKitForCausalLM \(score\..*\): give a model", errors[0])
+
+
+def test_no_run_begins_inside_another(finished: Path, config: Path, cli: Cli) -> None:
+    before = sorted(finished.rglob("*"))
+    for inner, flags in (("model", []), ("inner", ["--overwrite"]), ("checkpoints/inner", ["--resume"])):
+        code, _, errors = cli("pretrain", "--config", config, "--training.output_dir", finished / inner, *flags)
+        assert (code, len(errors)) == (2, 1)
+        assert re.search(rf"training\.output_dir: .*{inner} is inside the run {finished}; choose a folder", errors[0])
+    assert sorted(finished.rglob("*")) == before
+
+
+DAMAGED = {
+    "": r"cannot be loaded",
+    "[]": r"cannot be loaded",
+    '{"model_type": "attnkit"': r"cannot be loaded",
+    '{"model_type": "attnkit", "hidden_size": "wide"}': r"hidden_size",
+    '{"model_type": "attnkit", "hidden_size": -1}': r"hidden_size must be at least 1, not -1",
+    '{"model_type": "attnkit", "scorer": "gone"}': r"unknown scorer 'gone'.*; a part of your own needs its file in",
+    '{"model_type": "gone"}': r"cannot be loaded",
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_a_damaged_config_of_a_model_is_one_line(content: str, finished: Path, tmp_path: Path, cli: Cli) -> None:
+    shutil.copytree(finished / "model", tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text(content)
+    for use in (["generate"], ["evaluate"], ["export", "--remote-code"], ["scale", "count"]):
+        target = [tmp_path / "new"] if "export" in use else []
+        code, _, errors = cli(*use, tmp_path / "model", *target)
+        assert (code, len(errors)) == (2, 1), use
+        assert str(tmp_path / "model") in errors[0]
+        if use[0] in ("generate", "evaluate"):
+            assert re.search(DAMAGED[content], errors[0])
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("name", ["summary.json", "config.yaml", "tokenizer/tokenizer.json", "model/tokenizer.json"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b"\x00"], ids=repr)
+def test_a_damaged_file_of_a_run_is_one_line(
+    name: str, content: bytes, finished: Path, tmp_path: Path, cli: Cli
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    (run / name).write_bytes(content)
+    model = run / "checkpoints" / "step-000006" if name.startswith("tokenizer") else run
+    code, _, errors = cli(*(["summary"] if name == "summary.json" else ["generate"]), model)
+    assert (code, len(errors)) == (2, 1)
+    assert str(model if "tokenizer" in name else run / name) in errors[0]
 
 
 def test_a_damaged_model_is_named(finished: Path, tmp_path: Path, cli: Cli) -> None:

@@ -130,6 +130,28 @@ def test_a_flag_changes_one_option_of_a_mapping(write: Write) -> None:
         ("model: {hidden_size: 0}", r"run\.yaml:1: model\.hidden_size: .*at least 1"),
         ("model: {architecture: decoderr}", r"model\.architecture: unknown name 'decoderr': did you mean 'decoder'"),
         ("training: {max_steps: -1}", r"run\.yaml:1: training\.max_steps: -1 must be 1 or more"),
+        ("training: {max_steps: '3'}", r"run\.yaml:1: training\.max_steps: expected int, got '3'"),
+        ("model: {norm_eps: '1'}", r"run\.yaml:1: model\.norm_eps: expected number or null, got '1'"),
+        ("model: {eos_token_id: ['1']}", r"run\.yaml:1: model\.eos_token_id: expected int or list of \(int\) or null"),
+        (
+            "model: {scorer_options: {1: 2}}",
+            r"run\.yaml:1: model\.scorer_options: expected mapping or null, got \{1: 2\}",
+        ),
+        ("model: {layer_scorers: [{1: {}}]}", r"run\.yaml:1: model\.layer_scorers: expected list of"),
+        ("model: {hidden_size: 33}", r"run\.yaml:1: model\.hidden_size: 33 is no multiple of num_attention_heads 4"),
+        (
+            "model: {hidden_dropout: 1}",
+            r"run\.yaml:1: model\.hidden_dropout: must be at least 0 and less than 1, not 1\.0$",
+        ),
+        ('data: {text_column: "a\\0b"}', r"run\.yaml:1: data\.text_column: 'a\\x00b' holds a null character"),
+        ("training: {output_dir: ''}", r"run\.yaml:1: training\.output_dir: is empty: name a folder"),
+        ("training: {seed: -1}", r"run\.yaml:1: training\.seed: -1 must be at least 0 and at most 4294967295"),
+        (
+            "training: {seed: 9223372036854775808}",
+            r"run\.yaml:1: training\.seed: 9223372036854775808 must be at least 0",
+        ),
+        ("data: {seed: -1}", r"run\.yaml:1: data\.seed: -1 must be at least 0 and at most 4294967295"),
+        ("data: {seed: 4294967296}", r"run\.yaml:1: data\.seed: 4294967296 must be at least 0 and at most"),
         ("tracking: {trackers: [wandbo]}", r"run\.yaml:1: tracking\.trackers: unknown tracker 'wandbo'"),
     ],
 )
@@ -171,6 +193,11 @@ def test_all_problems_are_reported_at_once(write: Write) -> None:
     found = problems_of("--config", path, "--config", "none.yaml", "--tracking.progress", "3", "--what", "3")
     places = [line.partition(": ")[0] for line in found]
     assert places == [f"{path}:{line}" for line in (4, 6, 7)] + ["none.yaml", *["command line"] * 2, f"{path}:8"]
+
+
+def test_each_problem_of_a_model_has_its_place(write: Write) -> None:
+    path = write("model:\n  scorer: gausian\n  position: rop\n")
+    assert [line.partition(": ")[0] for line in problems_of("--config", path)] == [f"{path}:2", f"{path}:3"]
 
 
 def test_a_wrong_model_is_reported_with_problems_elsewhere(write: Write) -> None:
@@ -238,6 +265,9 @@ def test_faults_of_an_imported_file_are_named_with_their_line(write: Write, cont
     ("entry", "message"),
     [
         ("none.py", r"imports: .*none\.py: no such file: put it back, or give its new place as --imports FILE"),
+        ("''", r"imports: '' is the name of no module: name an installed module or a file"),
+        ("..", r"imports: '\.\.' is the name of no module"),
+        ("a/b", r"imports: 'a/b' is the name of no module"),
         ("no_such_module", r"imports: no_such_module: No module named .*: name an installed module or a file"),
         ("argparse.py", r"imports: .*argparse\.py: a module named 'argparse' is loaded already: rename the file"),
     ],

@@ -31,6 +31,11 @@ MISTAKES = {
     "is no multiple of num_attention_heads": {"hidden_size": 30},
     "give a divisor of it": {"num_key_value_heads": 3},
     "num_attention_heads must be at least 1": {"num_attention_heads": 0},
+    "position 't5' needs num_buckets of at least 4 and max_distance of more than half of them": {
+        "position": "t5",
+        "position_options": {"num_buckets": 3},
+    },
+    "position 'rope' needs factor >= 1 and base > 0": {"position": "rope", "position_options": {"base": 0.0}},
 }
 
 
@@ -42,8 +47,26 @@ def test_a_mistake_is_one_line_with_its_remedy(said: str, fields: dict) -> None:
 
 
 def test_all_mistakes_are_said_at_once() -> None:
-    with pytest.raises(UsageError, match=r"unknown scorer 'dott'.*unknown normalizer 'softmx'.*unknown pattern 'x'"):
+    said = r"^unknown scorer 'dott'.*\nunknown normalizer 'softmx'.*\nunknown pattern 'x'"
+    with pytest.raises(UsageError, match=said):
         attnkit.AttnKitConfig(scorer="dott", normalizer="softmx", pattern="x")
+
+
+def test_an_own_part_that_fails_is_named_with_its_line() -> None:
+    @attnkit.scorers.register("failing")
+    class Failing(attnkit.Scorer):
+        def __init__(self, *, factor: int = 0, **shape) -> None:
+            super().__init__(**shape)
+            self.scale = 1 / factor
+
+    try:
+        said = (
+            r"^scorer 'failing' cannot be built with options \{\} \(.*test_config_errors\.py:\d+: ZeroDivisionError: "
+        )
+        with pytest.raises(UsageError, match=said):
+            attnkit.AttnKitConfig(scorer="failing")
+    finally:
+        attnkit.scorers.pop("failing")
 
 
 def test_a_scorer_says_how_many_positions_it_has() -> None:

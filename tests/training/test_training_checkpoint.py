@@ -247,7 +247,7 @@ def test_a_folder_with_a_run_is_refused(tmp_path: Path, accelerator: Accelerator
     training = settings(tmp_path, max_steps=1)
     run(Bigram(), ROWS, training, accelerator=accelerator)
     before = files(tmp_path)
-    with pytest.raises(UsageError, match=r"already holds a run.*--training\.resume true.*--training\.overwrite true"):
+    with pytest.raises(UsageError, match=r"already holds a run; go on with it by --resume, delete it by --overwrite"):
         run(Bigram(), ROWS, training, accelerator=accelerator)
     assert files(tmp_path) == before
 
