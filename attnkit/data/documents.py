@@ -52,6 +52,12 @@ class Documents:
             raise UsageError(f"data.held_out_fraction: got {data.held_out_fraction}; it has to lie between 0 and 1")
 
     def __iter__(self) -> Iterator[Document]:
+        return self.read(None)
+
+    def read(self, epoch: int | None) -> Iterator[Document]:
+        """All documents, those of `data.source` from its files in an order that `data.seed` and the epoch determine;
+        in the order of the files themselves where no epoch is given."""
+        order = None if epoch is None else np.random.default_rng([self.data.seed, epoch])
         self.duplicates = 0
         seen = Seen()
         fraction = 0.0
@@ -61,11 +67,11 @@ class Documents:
             fraction = self.data.held_out_fraction
         else:
             held_out = self._held_out_source
-            yield from (Document(texts, 0, held_out=True) for texts, _ in self._distinct(held_out, seen))
+            yield from (Document(texts, 0, held_out=True) for texts, _ in self._distinct(held_out, seen, order=None))
         counts = [0, 0]  # documents to train on, and held out
         lowest, waiting = 1.0, None
         for number, source in enumerate(self.sources):
-            for texts, hashed in self._distinct(source, seen):
+            for texts, hashed in self._distinct(source, seen, order=order):
                 document = Document(texts, number, held_out=hashed < fraction)
                 if counts[True] == 0 and fraction and not document.held_out and hashed < lowest:
                     lowest, waiting, document = hashed, document, waiting
@@ -117,10 +123,12 @@ class Documents:
             f"{source}; lower it, or choose another data.seed"
         )
 
-    def _distinct(self, source: Source, seen: "Seen") -> Iterator[tuple[tuple[str, ...], float]]:
+    def _distinct(
+        self, source: Source, seen: "Seen", *, order: np.random.Generator | None
+    ) -> Iterator[tuple[tuple[str, ...], float]]:
         """The texts of a source that were not seen before, each with its hash in [0, 1)."""
         salt = self.data.seed.to_bytes(16, "little")
-        texts = self._texts(source)
+        texts = self._texts(source, order=order)
         while chunk := list(islice(texts, CHUNK)):
             hashes = b"".join(blake2b("\0".join(each).encode(), digest_size=16, salt=salt).digest() for each in chunk)
             identities, draws = np.frombuffer(hashes, dtype="<u8").reshape(-1, 2).T
@@ -130,7 +138,7 @@ class Documents:
                 (each, draw) for each, draw, new in zip(chunk, (draws / 2**64).tolist(), is_new, strict=True) if new
             )
 
-    def _texts(self, source: Source) -> Iterator[tuple[str, ...]]:
+    def _texts(self, source: Source, *, order: np.random.Generator | None) -> Iterator[tuple[str, ...]]:
         """The texts of a source that hold more than white space."""
         columns = {source.text_column: "data.text_column"}
         if self.target_column is not None:
@@ -140,7 +148,7 @@ class Documents:
                 )
             columns[self.target_column] = "objective.target_column"
         empty = True
-        for row in read_rows(source.source, columns=columns, data=source):
+        for row in read_rows(source.source, columns=columns, data=source, order=order):
             texts = tuple(text_of(row, column) for column in columns)
             if all(text.strip() for text in texts):
                 empty = False

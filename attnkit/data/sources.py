@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import datasets
+import numpy as np
 
 from attnkit.data import python_docs
 from attnkit.data.hub import require_repository, unreachable
@@ -69,6 +70,25 @@ class PretrainDataConfig(DataConfig):
     """Whether documents that share a row are kept apart: none attends to another, and positions start anew."""
     prepared: str | None = None
     """A folder that `attnkit prepare` filled with the rows of these settings; null to make them anew, in memory."""
+    streaming: bool = False
+    """Whether rows are made while the run reads them, and never all in memory; there has to be a `held_out_source`."""
+    shuffle_buffer: int = 4096  # rows
+    """`streaming`: rows of which the next one is drawn."""
+
+    def problems(self) -> list[str]:
+        """What is wrong with these settings, a line for each."""
+        rules = {
+            "streaming: the text is read while the run goes on, so text to evaluate on needs its own source; set "
+            "data.held_out_source": not self.streaming or self.held_out_source is not None,
+            "streaming: prepared rows are in no need of it; leave one of data.streaming and data.prepared out": not (
+                self.streaming and self.prepared is not None
+            ),
+            "streaming: one source is streamed, and no mix; mix them with attnkit prepare": not (
+                self.streaming and is_mix(self.source)
+            ),
+            f"shuffle_buffer: {self.shuffle_buffer} must be 1 or more": self.shuffle_buffer >= 1,
+        }
+        return [f"data.{problem}" for problem, holds in rules.items() if not holds]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,29 +149,36 @@ def _problems_of(entry: dict[str, Any]) -> Iterator[str]:
         yield f"{place} has documents {unit!r}: {nearest(str(unit), units)}"
 
 
-def read_rows(source: str | list[str], *, columns: Mapping[str, str], data: DataConfig | Source) -> Iterator[Row]:
+def read_rows(
+    source: str | list[str],
+    *,
+    columns: Mapping[str, str],
+    data: DataConfig | Source,
+    order: np.random.Generator | None = None,
+) -> Iterator[Row]:
     """Rows of files, folders, globs and hub datasets, each with its place: the wanted columns as they were stored.
 
     `columns` gives with each column the setting that names it, for the errors; what other columns there are does not
     matter, and files may differ in them. Files come in the order of the list, and sorted by path within a glob or
-    folder; a file that is met twice is read once.
+    folder, or as `order` draws them; a file that is met twice is read once.
     """
     entries = [source] if isinstance(source, str) else source
     if not entries:
         raise UsageError(f"data.source: is an empty list; {LOCAL_REMEDY}")
-    met: set[Path] = set()
+    met: dict[str | Path, str | Path] = {}
     for entry in entries:
-        if entry == PYTHON_DOCS:
+        found = None if entry == PYTHON_DOCS else paths_of(entry)
+        for part in [entry] if found is None else found:
+            met.setdefault(part.resolve() if isinstance(part, Path) else part, part)
+    parts = list(met.values())
+    for place in range(len(parts)) if order is None else order.permutation(len(parts)):
+        part = parts[place]
+        if isinstance(part, Path):
+            yield from open_file(part, documents=data.documents).rows(columns)
+        elif part == PYTHON_DOCS:
             yield from _python_docs(columns)
-            continue
-        paths = paths_of(entry)
-        if paths is None:
-            yield from _hub_rows(entry, columns=columns, subset=data.subset)
-            continue
-        for path in paths:
-            if path.resolve() not in met:
-                met.add(path.resolve())
-                yield from open_file(path, documents=data.documents).rows(columns)
+        else:
+            yield from _hub_rows(part, columns=columns, subset=data.subset)
 
 
 def text_of(row: Row, column: str) -> str:

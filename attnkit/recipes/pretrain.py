@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from attnkit.config.runs import PretrainRun
 from attnkit.data.objectives import Objective, objectives
+from attnkit.errors import UsageError
 from attnkit.models import AttnKitConfig
 from attnkit.recipes.folder import (
     LOSS_CURVE,
@@ -106,6 +107,8 @@ def prepare(run: PretrainRun, accelerator: Accelerator) -> Prepared:
     on_main(accelerator, lambda: check_output_folder(folder, resume=training.resume, overwrite=training.overwrite))
     objective_class = objectives[run.objective.name]
     data = absolute_data(run.data)
+    if data.streaming and training.group_by_length:
+        raise UsageError("training.group_by_length: rows that are streamed are not there to be sorted: set it to false")
     documents = read_documents(data, run.objective)
     tokenizer = get_tokenizer(
         documents,

@@ -1,7 +1,9 @@
 """The text of a run: documents, the tokenizer, and rows of token ids with their accounting."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pyarrow as pa
 from accelerate import Accelerator
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
-from attnkit.data.documents import Documents
+from attnkit.data.documents import Document, Documents
 from attnkit.data.mixing import mix, repeats
 from attnkit.data.objectives import Objective, ObjectiveConfig, objectives
 from attnkit.data.prepared import (
@@ -25,6 +27,7 @@ from attnkit.data.prepared import (
 from attnkit.data.rows import Account, Group, RowMaker
 from attnkit.data.sources import PretrainDataConfig, named
 from attnkit.data.statistics import unigram_loss
+from attnkit.data.streaming import StreamedRows
 from attnkit.data.tokenizer import TokenizerConfig, load_tokenizer, train_tokenizer
 from attnkit.errors import UsageError
 from attnkit.training.launch import on_main
@@ -54,16 +57,18 @@ class HeldOut:
 class Rows:
     """Rows to train on and rows held out, and how well a model of token frequencies alone predicts these."""
 
-    train: datasets.Dataset
+    train: Any  # a Dataset, or StreamedRows
     held_out: HeldOut
     sources: list[SourceAccount]
     duplicates: int
     """Documents left out because the same text is there already."""
-    unigram_loss: float  # nats per token
+    unigram_loss: float | None  # nats per token; None for rows that are not there before they are read
 
     @property
     def account(self) -> Account:
         """What became of all text to train on."""
+        if isinstance(self.train, StreamedRows):
+            return self.train.account
         return sum((source.account for source in self.sources), Account())
 
 
@@ -108,9 +113,26 @@ def make_rows(documents: Documents, tokenizer: PreTrainedTokenizerBase, *, objec
 def find_rows(documents: Documents, tokenizer: PreTrainedTokenizerBase, *, objective: Objective) -> Rows:
     """The rows of `data.prepared`, or rows made now."""
     prepared = documents.data.prepared
+    if documents.data.streaming:
+        return stream_rows(documents, tokenizer, objective=objective)
     if prepared is None:
         return make_rows(documents, tokenizer, objective=objective)
     return read_prepared(Path(prepared), documents, tokenizer, objective=objective)
+
+
+def stream_rows(documents: Documents, tokenizer: PreTrainedTokenizerBase, *, objective: Objective) -> Rows:
+    """Rows to train on that are made while they are read (one at once, to see if there is), and rows to evaluate on."""
+    held_out = takewhile(lambda document: document.held_out, documents)  # they come first
+    made, accounts = in_memory(held_out, tokenizer, objective=objective)
+    train = StreamedRows(documents, tokenizer, objective=objective)
+    train[0]
+    return Rows(
+        train=train,
+        held_out=held_out_of(made, accounts, named="data.held_out_source: the documents"),
+        sources=[],
+        duplicates=0,
+        unigram_loss=None,
+    )
 
 
 def read_prepared(
@@ -137,7 +159,7 @@ def make_held_out(
 
 
 def in_memory(
-    documents: Documents, tokenizer: PreTrainedTokenizerBase, *, objective: Objective
+    documents: Iterable[Document], tokenizer: PreTrainedTokenizerBase, *, objective: Objective
 ) -> tuple[dict[Group, datasets.Dataset], dict[Group, Account]]:
     """The rows of each group of documents, and what they were made of."""
     maker = RowMaker(tokenizer, packing=objective.packing)

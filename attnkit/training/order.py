@@ -5,6 +5,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from attnkit.data.streaming import ENDLESS
+
 
 @runtime_checkable
 class ReadsMany(Protocol):
@@ -83,7 +85,9 @@ class RowOrder:
             start += self.num_processes * self.batch_size
 
     def row(self, position: int) -> int:
-        """The index of the row at a position of the endless sequence."""
+        """The index of the row at a position of the endless sequence; rows without end are in their order already."""
+        if self.num_rows == ENDLESS:
+            return position
         epoch, place = divmod(position, self.num_rows)
         if epoch not in self._permutations:
             self._permutations = {e: p for e, p in self._permutations.items() if e == epoch - 1}

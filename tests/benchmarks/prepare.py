@@ -2,7 +2,8 @@
 
 Both sides encode the same documents with the same tokenizer and the same threads, in turn, and the share is the median
 over the rounds. The tokenizer alone gets its texts as a list in memory; preparation reads them from a file, leaves out
-repetitions, holds some out, packs, writes and syncs. Memory is the peak of a process that prepares, at sizes that differ.
+repetitions, holds some out, packs, writes and syncs. Memory is the peak of a process that prepares, for texts of
+several sizes, beside that of a process that only imports what it takes.
 """
 
 import argparse
@@ -58,8 +59,9 @@ def shares(folder: Path, *, megabytes: float, rounds: int) -> list[float]:
 
 
 def peak(folder: Path, megabytes: float) -> float:
-    """The peak memory, in MB, of a process that prepares a file of that size."""
-    write_text(folder / "large.txt", megabytes)
+    """The peak memory, in MB, of a process that prepares a file of that size; of 0 MB: that only imports."""
+    if megabytes:
+        write_text(folder / "large.txt", megabytes)
     command = [sys.executable, __file__, "--peak-of", str(folder / "large.txt"), str(folder / "tokenizer")]
     command.append(str(folder / f"rows-of-{megabytes}"))
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
@@ -69,11 +71,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=float, default=8)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--sizes", type=float, nargs="*", default=[4, 32], help="MB of text, for the peaks of memory")
+    parser.add_argument(
+        "--sizes", type=float, nargs="*", default=[0, 4, 32], help="MB of text, for the peaks of memory"
+    )
     parser.add_argument("--peak-of", nargs=3, metavar=("TEXT", "TOKENIZER", "FOLDER"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.peak_of:
-        prepare(*map(Path, chosen.peak_of))
+        if Path(chosen.peak_of[0]).exists():
+            prepare(*map(Path, chosen.peak_of))
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
         return
     with tempfile.TemporaryDirectory() as name:

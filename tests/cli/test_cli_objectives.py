@@ -2,10 +2,13 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import Cli, sentences
+from transformers import AutoModelForCausalLM
 
 from attnkit.data.objectives import objectives
 
@@ -89,3 +92,23 @@ def test_a_mix_of_sources_is_counted_source_by_source(
     code, _, errors = cli("pretrain", *arguments, "--overwrite", "--data.source", flag)
     assert (code, len(errors)) == (2, 1)
     assert "data.source: only some entries have a weight" in errors[0]
+
+
+def test_a_streamed_run_is_resumed_with_the_next_row(
+    config: Path, text: Path, pairs: Path, tmp_path: Path, cli: Cli
+) -> None:
+    common = ("pretrain", "--config", config, "--data.streaming", "true", "--data.held_out_source", pairs)
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert cli(*common, "--training.output_dir", whole)[0] == 0
+    shutil.copytree(whole, cut)
+    shutil.rmtree(cut / "model")
+    shutil.rmtree(cut / "checkpoints" / "step-000006")
+    code, _, errors = cli(*common, "--training.output_dir", cut, "--resume")
+    assert (code, errors) == (0, [])
+    models = [AutoModelForCausalLM.from_pretrained(run / "model").state_dict() for run in (whole, cut)]
+    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
+    code, _, errors = cli(
+        "pretrain", "--config", config, "--data.streaming", "true", "--training.output_dir", tmp_path / "no"
+    )
+    assert (code, len(errors)) == (2, 1)
+    assert "data.streaming: the text is read while the run goes on" in errors[0]

@@ -78,7 +78,7 @@ class Objective(ABC):
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, objective: ObjectiveConfig, *, data: PretrainDataConfig
     ) -> None:
-        problems = objective.problems()
+        problems = objective.problems() + data.problems()
         if problems:
             raise UsageError("\n".join(problems))
         if data.document_mask and not self.keeps_rows:
