@@ -50,17 +50,16 @@ class Cosine(Scorer):
             init.constant_(self.offset, self.initial_temperature + math.log(-math.expm1(-self.initial_temperature)))
 
     def map_query(self, query: Tensor, positions: Tensor) -> Tensor:
-        direction = unit_vector(query)
         if self.temperature == "learned":
             limit = math.log(MAX_TEMPERATURE)
-            return direction * self.log_temperature.clamp(max=limit).exp()[:, None, None].to(query.dtype)
+            return with_length(query, self.log_temperature.clamp(max=limit).exp()[:, None, None])
         if self.temperature == "query":
-            score = (query * self.weight[:, None]).sum(-1, keepdim=True) + self.offset[:, None, None]
-            return direction * F.softplus(score)
-        return direction * self.initial_temperature
+            score = query @ self.weight[..., None] + self.offset[:, None, None]
+            return with_length(query, F.softplus(score))
+        return with_length(query, self.initial_temperature)
 
     def map_key(self, key: Tensor, positions: Tensor) -> Tensor:
-        return unit_vector(key)
+        return with_length(key, 1.0)
 
 
 @scorers.register("gaussian")
@@ -73,9 +72,9 @@ class Gaussian(Scorer):
       width "per_dimension":  w [d] per head
       width "mahalanobis":    ‖L(q - k)‖² with L [d, d] per head in place of w
 
-    w (or the diagonal of L) starts at (1.5 d)^-¼ or `initial_width`. Mapped as [w²⊙q, -w²/2] · [k, k⊙k], where a
-    scalar w needs one column ‖k‖² only; "mahalanobis" maps Lq and Lk with w = 1. But for L, the key's map has no
-    parameters.
+    w (or the diagonal of L) starts at (1.5 d)^-¼ or `initial_width`. A scalar w is mapped as [w²q, -w²/2] · [k, ‖k‖²],
+    so that the key's map has no parameters; w [d] as [w²⊙q, -1/2] · [k, ‖w⊙k‖²], with a column for each query head
+    that shares the key; "mahalanobis" as Lq and Lk with w = 1.
     """
 
     def __init__(
@@ -106,9 +105,9 @@ class Gaussian(Scorer):
 
     def map_query(self, query: Tensor, positions: Tensor) -> Tensor:
         query, precision = self.measured(query), self.precision(query)
-        square_weight = (-0.5 * precision).expand(*query.shape[:-1], query.shape[-1] if self.elementwise else 1)
+        weight = -0.5 * (self.own_column(query) if self.elementwise else precision)
         copies = 1 if query.dtype.itemsize >= 4 else 2
-        return torch.cat([precision * query] + [square_weight] * copies, dim=-1)
+        return torch.cat([precision * query] + [weight.expand(*query.shape[:-1], -1)] * copies, dim=-1)
 
     def map_key(self, key: Tensor, positions: Tensor) -> Tensor:
         key = self.measured(key)
@@ -128,9 +127,16 @@ class Gaussian(Scorer):
         return self.width == "per_dimension"
 
     def squared(self, key: Tensor) -> Tensor:
-        """k⊙k, or its sum where every dimension has the same weight."""
-        square = key.square()
-        return square if self.elementwise else square.sum(-1, keepdim=True)
+        """‖k‖², or ‖w⊙k‖² for each of the query heads that share the key."""
+        if not self.elementwise:
+            return torch.linalg.vecdot(key, key)[..., None]
+        precision = self.weight.square().to(key.dtype).unflatten(0, (-1, self.num_heads // self.num_key_value_heads))
+        return key.square() @ precision.transpose(-1, -2)
+
+    def own_column(self, query: Tensor) -> Tensor:
+        """1 in the column of each query head among those that share its key, [H, 1, H / G]."""
+        columns = torch.eye(self.num_heads // self.num_key_value_heads, dtype=query.dtype, device=query.device)
+        return columns.repeat(query.shape[1] // len(columns), 1)[:, None]
 
     def measured(self, states: Tensor) -> Tensor:
         """L times each vector for "mahalanobis", where query heads that share a key share its L."""
@@ -146,7 +152,8 @@ class Gaussian(Scorer):
         return square[:, None] if self.elementwise else square[:, None, None]
 
 
-def unit_vector(states: Tensor) -> Tensor:
-    """x / ‖x‖ along the last dimension, at least in fp32 inside."""
+def with_length(states: Tensor, length: float | Tensor) -> Tensor:
+    """length · x / ‖x‖ along the last dimension, at least in fp32 inside. The length broadcasts to [..., 1]."""
     wide = states if states.dtype.itemsize >= 4 else states.float()
-    return (wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + NORM_EPSILON)).to(states.dtype)
+    inverse_norm = torch.rsqrt(torch.linalg.vecdot(wide, wide)[..., None] + NORM_EPSILON)
+    return (wide * (length * inverse_norm)).to(states.dtype)
