@@ -56,6 +56,7 @@ format: $(READY)
 
 bench: $(READY)
 	OMP_NUM_THREADS=2 $(BIN)/python tests/benchmarks/attention.py
+	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/finetuning.py
 
 clean:
 	rm -rf build dist $(RUNS)

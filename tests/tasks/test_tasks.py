@@ -6,11 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 import attnkit
 from attnkit.cli import main
 from attnkit.config.load import load
 from attnkit.config.runs import FinetuneRun
+from attnkit.data.tokenizer import TokenizerConfig, train_tokenizer
 from attnkit.errors import UsageError
 from attnkit.recipes.judge import show
 from attnkit.tasks import ExamplesConfig, TaskConfig, make_task
@@ -177,3 +186,52 @@ def test_a_grid_is_summed_up_over_seeds(tmp_path: Path, capsys: pytest.CaptureFi
     assert finetune("classification", tmp_path, *flags) == 2
     assert "already holds a run; go on with the grid by --training.resume true" in capsys.readouterr().err
     assert finetune("classification", tmp_path, *flags, "--resume") == 0
+
+
+PEERS = {
+    "token_classification": "bert",
+    "question_answering": "bert",
+    "multiple_choice": "bert",
+    "regression": "gpt2",
+    "sequence_to_sequence": "t5",
+    "instruction": "gpt2",
+}
+
+
+@pytest.fixture(scope="module")
+def peers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models of transformers, each with a tokenizer that has what such models are given."""
+    folder = tmp_path_factory.mktemp("peers")
+    texts = [text for row in rows_of("definitions", 100) for text in row.values()]
+    tokenizer = train_tokenizer(texts, TokenizerConfig(vocab_size=400))
+    size = {"vocab_size": 400, "pad_token_id": 0}
+    models = {
+        "bert": BertForMaskedLM(BertConfig(**size, **TINY, intermediate_size=32)),
+        "gpt2": GPT2LMHeadModel(GPT2Config(**size, n_embd=16, n_layer=1, n_head=2, bos_token_id=2, eos_token_id=2)),
+        "t5": T5ForConditionalGeneration(
+            T5Config(**size, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0)
+        ),
+    }
+    for name, model in models.items():
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    return folder
+
+
+@pytest.mark.parametrize(("name", "peer"), PEERS.items())
+def test_models_of_transformers_go_through_the_same_pipe(
+    name: str, peer: str, peers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write(tmp_path / "examples.jsonl", ROWS[name])
+    words = ["finetune", "--task.name", name, "--data.source", source, "--training.output_dir", tmp_path / "run"]
+    words += ["--data.sequence_length", 128, "--data.held_out_fraction", 0.4, "--model.path", peers / peer]
+    words += ["--training.max_steps", 2, "--training.warmup_steps", 0, "--tracking.progress", "false"]
+    words += [word for word in FLAGS.get(name, []) if "task.options" in word or (word.isdecimal() and word != "128")]
+    assert main([str(word) for word in words]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "run"), "--training.per_device_batch_size", "3"]) == 0
+    line = capsys.readouterr().out.splitlines()[0]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))
+    assert summary["model_type"] == peer
+    for figure, value in summary["held_out"].items():
+        assert f"{figure} {show(value)}" in line
