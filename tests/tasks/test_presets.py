@@ -1,12 +1,15 @@
 """Every shipped preset reads files that have the columns of its data set, with the model's tokenizer left out."""
 
 import json
+import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import attnkit.tasks
 from attnkit.config.load import load
 from attnkit.config.runs import FinetuneRun
 from attnkit.data.tokenizer import TokenizerConfig, train_tokenizer
@@ -84,3 +87,23 @@ def test_labels_that_have_no_name_are_refused(tmp_path: Path) -> None:
     data = replace(run.data, source=str(file), held_out_source=str(file))
     with pytest.raises(ValueError, match=r"rows\.jsonl:1, .*rows\.jsonl:1: column|column 'label' holds '-1'"):
         load_examples(make_task(run.task, data), data)
+
+
+def commands() -> list[list[str]]:
+    page = (CONFIGS.parents[1] / "docs" / "finetuning.md").read_text(encoding="utf-8")
+    blocks = "\n".join(re.findall(r"^```sh\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)).replace("\\\n", " ")
+    return [words for line in blocks.splitlines() if (words := shlex.split(line, comments=True))]
+
+
+@pytest.mark.parametrize("words", [words for words in commands() if words[1] == "finetune"], ids=" ".join)
+def test_the_commands_of_the_page_are_understood(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(CONFIGS.parents[1])
+    run = load(FinetuneRun, words[2:])
+    assert make_task(run.task, run.data).metric_names
+
+
+def test_the_page_names_every_task_and_its_metrics() -> None:
+    page = (CONFIGS.parents[1] / "docs" / "finetuning.md").read_text(encoding="utf-8")
+    for name, task in attnkit.tasks.tasks.items():
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+        assert row.split("|")[3].strip() == ", ".join(task.usual_metrics)
