@@ -22,3 +22,17 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     close = get_close_matches(name, allowed, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(repr(match) for match in close)}? " if close else ""
     return f"{hint}(allowed: {', '.join(allowed)})"
+
+
+def at_least(minimum: float, part: str, **options: float | None) -> None:
+    """Refuse options of a part that are less than a minimum; None is a default that is filled in later."""
+    for name, value in options.items():
+        if value is not None and value < minimum:
+            raise UsageError(f"{part} option {name} must be at least {minimum}, not {value}")
+
+
+def more_than(bound: float, part: str, **options: float | None) -> None:
+    """Refuse options of a part that are not more than a bound; None is a default that is filled in later."""
+    for name, value in options.items():
+        if value is not None and value <= bound:
+            raise UsageError(f"{part} option {name} must be more than {bound}, not {value}")

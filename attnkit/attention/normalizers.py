@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import initialization as init
 
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, at_least, more_than
 from attnkit.registry import Registry
 
 
@@ -181,6 +181,8 @@ class Gumbel(Normalizer):
         num_heads: int,
     ) -> None:
         super().__init__(num_heads=num_heads)
+        more_than(0, "normalizer", initial_temperature=initial_temperature, final_temperature=final_temperature)
+        at_least(0, "normalizer", decay=decay)
         self.initial_temperature = initial_temperature
         self.final_temperature = final_temperature
         self.decay = decay

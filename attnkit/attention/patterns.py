@@ -11,7 +11,7 @@ from transformers import initialization as init
 from transformers.cache_utils import Cache
 from transformers.masking_utils import AttentionMaskInterface, and_masks, causal_mask_function, sdpa_mask
 
-from attnkit.errors import UsageError
+from attnkit.errors import at_least
 from attnkit.registry import Registry
 
 MaskFunction = Callable[..., Any]  # (batch, head, query, key) indices that broadcast -> bool
@@ -43,13 +43,6 @@ class Pattern(nn.Module, ABC):
 patterns: Registry[Pattern] = Registry("pattern")
 
 
-def positive(**options: int) -> None:
-    """Refuse options that are less than 1."""
-    for name, value in options.items():
-        if value < 1:
-            raise UsageError(f"pattern option {name} must be at least 1, not {value}")
-
-
 @patterns.register("full")
 class Full(Pattern):
     """Every query may meet every key."""
@@ -72,7 +65,7 @@ class SlidingWindow(Pattern):
 
     def __init__(self, *, window: int = 64) -> None:
         super().__init__()
-        positive(window=window)
+        at_least(1, "pattern", window=window)
         self.window = window
 
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
@@ -85,7 +78,7 @@ class Banded(Pattern):
 
     def __init__(self, *, before: int = 128, after: int = 0) -> None:
         super().__init__()
-        positive(before=before)
+        at_least(1, "pattern", before=before)
         self.before = before
         self.after = after
 
@@ -99,7 +92,7 @@ class Strided(Pattern):
 
     def __init__(self, *, stride: int = 32) -> None:
         super().__init__()
-        positive(stride=stride)
+        at_least(1, "pattern", stride=stride)
         self.stride = stride
 
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
@@ -112,7 +105,7 @@ class Dilated(Pattern):
 
     def __init__(self, *, window: int = 64, dilation: int = 2) -> None:
         super().__init__()
-        positive(window=window, dilation=dilation)
+        at_least(1, "pattern", window=window, dilation=dilation)
         self.window = window
         self.dilation = dilation
 
@@ -127,7 +120,8 @@ class BlockSparse(Pattern):
 
     def __init__(self, *, block_size: int = 64, neighbours: int = 1, global_blocks: int = 1) -> None:
         super().__init__()
-        positive(block_size=block_size)
+        at_least(1, "pattern", block_size=block_size)
+        at_least(0, "pattern", neighbours=neighbours, global_blocks=global_blocks)
         self.block_size = block_size
         self.neighbours = neighbours
         self.global_blocks = global_blocks
@@ -148,7 +142,8 @@ class Segment(Pattern):
 
     def __init__(self, *, length: int = 128, memory: int = 0) -> None:
         super().__init__()
-        positive(length=length)
+        at_least(1, "pattern", length=length)
+        at_least(0, "pattern", memory=memory)
         self.length = length
         self.memory = memory
 
@@ -163,7 +158,7 @@ class GlobalTokens(Pattern):
 
     def __init__(self, *, num_tokens: int = 1, window: int = 64) -> None:
         super().__init__()
-        positive(num_tokens=num_tokens, window=window)
+        at_least(1, "pattern", num_tokens=num_tokens, window=window)
         self.num_tokens = num_tokens
         self.window = window
 
@@ -177,7 +172,7 @@ class Tiered(Pattern):
 
     def __init__(self, *, block_size: int = 64) -> None:
         super().__init__()
-        positive(block_size=block_size)
+        at_least(1, "pattern", block_size=block_size)
         self.block_size = block_size
 
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
@@ -197,7 +192,7 @@ class LocalP(Pattern):
 
     def __init__(self, *, window: int = 64, num_heads: int, head_dim: int) -> None:
         super().__init__()
-        positive(window=window)
+        at_least(1, "pattern", window=window)
         self.window = window
         self.weight = nn.Parameter(torch.empty(num_heads, head_dim, head_dim))
         self.vector = nn.Parameter(torch.empty(num_heads, head_dim))
@@ -252,7 +247,7 @@ def find_documents(position_ids: Tensor | None, attention_mask: Tensor | None) -
         return None
     starts = torch.diff(position_ids, dim=-1) != 1
     if attention_mask is not None and attention_mask.ndim == 2:
-        real = attention_mask[:, -position_ids.shape[-1] :].bool()
+        real = attention_mask[:, : position_ids.shape[-1]].bool()
         starts = starts & real[:, 1:] & real[:, :-1]
     if not torch.compiler.is_compiling() and not starts.any():
         return None

@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig
 from transformers import initialization as init
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, at_least, more_than
 from attnkit.registry import Registry
 
 
@@ -103,6 +103,7 @@ class Learned(Position):
 
     def __init__(self, *, offset: int = 0, **shape: Any) -> None:
         super().__init__(**shape)
+        at_least(0, "position", offset=offset)
         self.offset = offset
         self.embedding = nn.Embedding(self.max_positions + offset, self.hidden_size)
 
@@ -160,8 +161,10 @@ class Rope(Position):
         super().__init__(**shape)
         if self.head_dim % 2:
             raise UsageError(f"position 'rope' turns pairs of dimensions, and head_dim {self.head_dim} is odd")
-        if factor < 1 or base <= 0:
-            raise UsageError(f"position 'rope' needs factor >= 1 and base > 0, not {factor} and {base}")
+        if scaling == "dynamic" and self.head_dim < 4:
+            raise UsageError(f"position 'rope': scaling 'dynamic' needs head_dim of at least 4, not {self.head_dim}")
+        more_than(1, "position", base=base)
+        at_least(1, "position", factor=factor)
         self.base = base
         self.scaling = scaling
         self.factor = factor
@@ -294,6 +297,8 @@ class TransformerXL(Position):
 
     def __init__(self, *, width: int | None = None, segments: int = 0, **shape: Any) -> None:
         super().__init__(**shape)
+        at_least(2, "position", width=width)
+        at_least(0, "position", segments=segments)
         self.segments = segments
         self.width = self.head_dim + self.head_dim % 2 if width is None else width
         if self.width % 2:

@@ -1,6 +1,7 @@
 """What a configuration may not say: every problem of it at once, before any weight exists."""
 
 import inspect
+import math
 import traceback
 from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -15,6 +16,9 @@ from attnkit.errors import UsageError, nearest
 SHAPE = {"num_heads", "num_key_value_heads", "head_dim", "max_positions", "hidden_size", "causal"}
 COUNTS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim")
 COUNTS += ("intermediate_size", "max_position_embeddings")
+LARGEST = 1e12  # of an option, and the least is its reciprocal: their squares are still numbers in fp32
+NOT_NEGATIVE = ("initializer_range", "norm_eps", "type_vocab_size")
+FACTORS = ("embedding_scale", "residual_scale", "output_scale")
 DROPOUTS = ("hidden_dropout", "embedding_dropout", "attention_dropout", "activation_dropout", "output_dropout")
 
 
@@ -37,8 +41,12 @@ def shape_problems(config: Any) -> Iterator[str]:
             continue  # where it follows that one, the problem is said already
         if getattr(config, key) is not None and not 0 <= getattr(config, key) < 1:
             yield f"{key} must be at least 0 and less than 1, not {getattr(config, key)}"
-    if config.initializer_range < 0 or config.norm_eps < 0 or config.type_vocab_size < 0:
-        yield "initializer_range, norm_eps and type_vocab_size must not be negative"
+    for key in NOT_NEGATIVE:
+        if not getattr(config, key) >= 0 or math.isinf(getattr(config, key)):
+            yield f"{key} must be at least 0, not {getattr(config, key)}"
+    for key in FACTORS:
+        if not math.isfinite(getattr(config, key)):
+            yield f"{key} must be a finite number, not {getattr(config, key)}"
     if config.pad_token_id is not None and not 0 <= config.pad_token_id < config.vocab_size:
         yield f"pad_token_id must be at least 0 and less than vocab_size {config.vocab_size}, not {config.pad_token_id}"
     if config.head_dim is None:
@@ -131,6 +139,8 @@ def option_problems(part: type, key: str, value: Any) -> Iterator[str]:
     elif not fits(value, hints[key]):
         allowed = " or ".join(repr(choice) if isinstance(choice, str) else choice for choice in choices(hints[key]))
         yield f"{key} of {part.__qualname__} is {value!r}, not {allowed}"
+    elif isinstance(value, float) and value != 0 and not 1 / LARGEST <= abs(value) <= LARGEST:
+        yield f"{key} of {part.__qualname__} is {value!r}: too near to 0 or infinity to be computed with"
 
 
 def option_types(part: type) -> dict[str, Any]:

@@ -1,15 +1,34 @@
 """The configuration of every AttnKit model: shapes and function, nothing else."""
 
 import copy
+from functools import wraps
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
+from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 
+from attnkit.errors import UsageError
 from attnkit.models.checks import check
 from attnkit.models.parallel import pipeline_plan, sharding_plan, tensor_plan
 
 
+def in_one_line(config_class: Any) -> Any:
+    """Say of a value of the wrong type in one line, as a `UsageError`, what huggingface_hub says in two."""
+    initialise = config_class.__init__
+
+    @wraps(initialise)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            initialise(self, *args, **kwargs)
+        except StrictDataclassError as error:
+            raise UsageError(" ".join(str(error.__cause__ or error).split())) from error
+
+    config_class.__init__ = checked
+    return config_class
+
+
+@in_one_line
 @strict
 class AttnKitConfig(PreTrainedConfig):
     """Shapes and function of a transformer whose attention score is a part by name; each field says what it means.

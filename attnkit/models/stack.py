@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
@@ -90,10 +91,12 @@ class AttnKitPreTrainedModel(PreTrainedModel):
         return super().get_correct_attn_implementation(requested_attention, is_init_check)
 
     @staticmethod
-    def create_masks_for_generate(*, attention_mask: Tensor | None, **others: Any) -> Tensor | None:
-        """The padding mask as it is: the model makes its masks itself, with the patterns that transformers' own causal
-        mask for static caches would leave out."""
-        return attention_mask
+    def create_masks_for_generate(*, attention_mask: Tensor | None, cache: Cache, **others: Any) -> Tensor | None:
+        """The padding mask, as wide as the static cache, so that a compiled step meets one shape. The model makes its
+        masks itself, with the patterns that transformers' own causal mask would leave out."""
+        if attention_mask is None:
+            return None
+        return F.pad(attention_mask, (0, cache.get_max_length() - attention_mask.shape[1]))
 
     def _resolve_parallel_plans(self, distributed_config: DistributedConfig) -> tuple[dict, dict, dict]:
         """As transformers does it. Raises `UsageError` where the model cannot be divided in the way asked for."""
@@ -372,8 +375,9 @@ class Stack(AttnKitPreTrainedModel):
             return torch.where(real, real.cumsum(-1) - 1 + past, -1)
         if counting != "attended" or attention_mask is None or attention_mask.ndim != 2:
             return (torch.arange(num_tokens, device=states.device) + past).expand(states.shape[0], -1)
-        # The attention mask covers past tokens too, [B, past + N].
-        return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -num_tokens:]
+        # The attention mask covers past tokens too, and those to come where there is a static cache.
+        columns = past + torch.arange(num_tokens, device=states.device)
+        return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, columns]
 
     def check_length(self, past: int | Tensor, states: Tensor) -> None:
         """Refuse more tokens than the position, or a scorer that knows positions, has parameters for."""

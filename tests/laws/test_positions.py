@@ -33,7 +33,7 @@ def test_rope_turns_as_that_of_transformers(scaling: str, num_tokens: int) -> No
 
 
 def test_rope_refuses_what_it_cannot_turn_by() -> None:
-    with pytest.raises(ValueError, match=r"needs factor >= 1 and base > 0, not 0\.5"):
+    with pytest.raises(ValueError, match=r"position option factor must be at least 1, not 0\.5"):
         positions["rope"](**SHAPE, scaling="linear", factor=0.5)
     with pytest.raises(ValueError, match="head_dim 7 is odd"):
         positions["rope"](**(SHAPE | {"head_dim": 7}))

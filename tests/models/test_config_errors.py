@@ -1,9 +1,16 @@
 """What a configuration may not say, each with its remedy."""
 
+from itertools import product
+from typing import Any, Literal, get_args, get_origin
+
 import pytest
+import torch
 
 import attnkit
+from attnkit.attention import normalizers, patterns, positions, scorers
 from attnkit.errors import UsageError
+from attnkit.models import AttnKitConfig, AttnKitForCausalLM
+from attnkit.models.checks import option_types
 from attnkit.testing import build_model, sample_ids
 
 MISTAKES = {
@@ -35,7 +42,7 @@ MISTAKES = {
         "position": "t5",
         "position_options": {"num_buckets": 3},
     },
-    "position 'rope' needs factor >= 1 and base > 0": {"position": "rope", "position_options": {"base": 0.0}},
+    "position option base must be more than 1, not 0.0": {"position": "rope", "position_options": {"base": 0.0}},
 }
 
 
@@ -85,3 +92,67 @@ def test_weights_are_computed_where_they_are_asked_for(scorer: str) -> None:
     weights = model(sample_ids(5), output_attentions=True).attentions
     assert [tuple(weight.shape) for weight in weights] == [(2, 4, 5, 5)] * 2
     assert (weights[0].sum(-1) - 1).abs().max() < 1e-6
+
+
+FAMILIES = {"scorer": scorers, "normalizer": normalizers, "pattern": patterns, "position": positions}
+PARTS = [(family, name) for family, registry in FAMILIES.items() for name in registry if option_types(registry[name])]
+ODD_VALUES: list[Any] = [
+    0,
+    -1,
+    1,
+    0.5,
+    1e-6,
+    1e6,
+    1e-300,
+    1e300,
+    float("nan"),
+    float("inf"),
+    True,
+    "x",
+    None,
+    {},
+    10**9,
+]
+TINY: dict[str, Any] = {"vocab_size": 13, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+TINY |= {"max_position_embeddings": 8, "position": "none"}
+
+
+def refused_or_built(fields: dict[str, Any]) -> tuple[AttnKitConfig | None, str]:
+    """The configuration and nothing, or nothing and why it is refused."""
+    try:
+        return AttnKitConfig(**fields), ""
+    except UsageError as error:
+        return None, str(error)
+
+
+@pytest.mark.parametrize(("family", "name"), PARTS)
+def test_an_odd_option_is_refused_or_works(family: str, name: str) -> None:
+    hints = option_types(FAMILIES[family][name])
+    forms = {key: get_args(hint) for key, hint in hints.items() if get_origin(hint) is Literal}
+    for form in product(*forms.values()):
+        chosen = dict(zip(forms, form, strict=True))
+        for key, value in product(hints.keys() - forms.keys(), ODD_VALUES):
+            fields = TINY | {family: name, f"{family}_options": chosen | {key: value}}
+            config, said = refused_or_built(fields)
+            assert "\n" not in said
+            if config is None or value == 10**9:
+                continue  # refused, or a size that is possible elsewhere
+            torch.manual_seed(0)
+            model, ids = AttnKitForCausalLM(config), torch.randint(0, 13, (1, 6))
+            model(ids, labels=ids).loss.backward()
+            for parameter in model.parameters():
+                assert parameter.grad is None or parameter.grad.isfinite().all(), (chosen, key, value)
+
+
+NUMBERS = [name for name, hint in AttnKitConfig.__annotations__.items() if {int, float} & {hint, *get_args(hint)}]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_an_odd_number_is_refused_or_works(name: str) -> None:
+    for value in [0, -1, 0.5, -0.5, float("nan"), float("inf"), "x", [1], {}]:
+        config, said = refused_or_built(TINY | {name: value})
+        if config is None:
+            assert all(name in line or "embedding_dropout" in line for line in said.splitlines())
+            continue
+        ids = torch.randint(0, 13, (1, 6))
+        assert AttnKitForCausalLM(config)(ids, labels=ids).loss.isfinite(), (name, value)

@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 from torch import Tensor
+from torch._dynamo.utils import counters
 from transformers import CompileConfig
 
 from attnkit.models import AttnKitConfig, AttnKitForCausalLM, AttnKitForSeq2SeqLM
@@ -149,9 +150,13 @@ def test_a_compiled_step_is_one_graph(architecture: str, scorer: str) -> None:
     if (architecture, scorer) not in (("decoder", "gaussian"), ("encoder-decoder", "additive")):
         pytest.skip("each architecture once, and a scorer of each kind")
     torch.compiler.reset()
+    counters.clear()
     model = build(architecture, scorer)
     compiling = CompileConfig(fullgraph=True, dynamic=False, backend="eager", mode=None)
     compiling._compile_all_devices = True  # transformers compiles on accelerators only
-    compiled = generate(model, prompts(), cache_implementation="static", compile_config=compiling)
+    inputs = prompts()
+    inputs["input_ids"][0, :2], inputs["attention_mask"][0, :2] = 0, 0
+    compiled = generate(model, inputs, cache_implementation="static", compile_config=compiling)
     assert hasattr(model, "_compiled_call")
-    assert torch.equal(compiled, generate(model, prompts()))
+    assert torch.equal(compiled, generate(model, inputs))
+    assert counters["stats"]["unique_graphs"] == 1, "a step was compiled again for another length of the text"

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from transformers import initialization as init
 
 from attnkit.attention.scorers.base import PairwiseScorer, repeat_heads, scorers
+from attnkit.errors import at_least
 
 EXPONENT_LIMIT = 43.0  # e^(2·43) fits fp32; where the product of two overflows, its reciprocal has the right limit 0
 QUARTERS = 4
@@ -24,6 +25,7 @@ class TanhOfSum(PairwiseScorer, ABC):
 
     def __init__(self, *, width: int | None, **shape: int) -> None:
         super().__init__(**shape)
+        at_least(1, "scorer", width=width)
         self.width = self.head_dim if width is None else width
         self.may_overflow = True  # the product of four denominators
         self.weight = nn.Parameter(torch.empty(self.num_heads, self.width))

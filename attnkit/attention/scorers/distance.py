@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from transformers import initialization as init
 
 from attnkit.attention.scorers.base import Scorer, repeat_heads, scorers
+from attnkit.errors import more_than
 
 MAX_TEMPERATURE = 100.0
 NORM_EPSILON = 1e-6  # under the root: the gradient stays finite at the zero vector in every dtype
@@ -32,6 +33,7 @@ class Cosine(Scorer):
         **shape: int,
     ) -> None:
         super().__init__(**shape)
+        more_than(0, "scorer", initial_temperature=initial_temperature)
         self.temperature = temperature
         self.initial_temperature = self.head_dim**0.5 if initial_temperature is None else initial_temperature
         if temperature == "learned":
@@ -85,6 +87,7 @@ class Gaussian(Scorer):
         **shape: int,
     ) -> None:
         super().__init__(**shape)
+        more_than(0, "scorer", initial_width=initial_width)
         self.width = width
         self.initial_width = (1.5 * self.head_dim) ** -0.25 if initial_width is None else initial_width
         if width == "learned":

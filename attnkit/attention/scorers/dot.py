@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from attnkit.attention.scorers.base import Scorer, scorers
+from attnkit.errors import at_least
 
 
 @scorers.register("dot")
@@ -45,6 +46,7 @@ class Multiplicative(Scorer):
         self, *, form: Literal["full", "low_rank", "diagonal"] = "full", rank: int | None = None, **shape: int
     ) -> None:
         super().__init__(**shape)
+        at_least(1, "scorer", rank=rank)
         self.form = form
         heads, width = self.num_heads, self.head_dim
         if form == "full":

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from attnkit.attention.scorers.base import Scorer, scorers
+from attnkit.errors import at_least
 
 TANH_VARIANCE = 0.394  # of tanh(x) for x ~ N(0, 1)
 
@@ -91,6 +92,7 @@ class ContextVector(Scorer):
 
     def __init__(self, *, width: int | None = None, **shape: int) -> None:
         super().__init__(**shape)
+        at_least(1, "scorer", width=width)
         width = self.head_dim if width is None else width
         self.context = nn.Parameter(torch.empty(self.num_heads, width))
         self.weight = nn.Parameter(torch.empty(self.num_key_value_heads, width, self.head_dim))

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from attnkit.attention.scorers.base import Scorer, scorers
+from attnkit.errors import at_least, more_than
 
 
 @scorers.register("location")
@@ -69,6 +70,8 @@ class Static(Scorer):
         **shape: int,
     ) -> None:
         super().__init__(**shape)
+        at_least(1, "scorer", rank=rank)
+        more_than(0, "scorer", initial_sigma=initial_sigma)
         self.form = form
         self.initial_sigma = max(1.0, self.max_positions / 8) if initial_sigma is None else initial_sigma
         if form == "low_rank":
