@@ -49,7 +49,7 @@ def logits_at(row: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     return starts, ends
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     kind=st.sampled_from(sorted(TOKENIZERS)),
     words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=30),
@@ -144,7 +144,7 @@ def tagging() -> Any:
     return task
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     kind=st.sampled_from(sorted(TOKENIZERS)),
     words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=12),

@@ -104,13 +104,12 @@ def test_what_is_reported_is_what_is_saved(name: str, tmp_path: Path, capsys: py
             assert figure[metric_name] == summary[split][metric_name]
             low, high = summary["intervals"][split][metric_name]
             assert low <= figure[metric_name] <= high
-    for size in (1, 7):
-        capsys.readouterr()
-        assert main(["evaluate", str(run), "--training.per_device_batch_size", str(size)]) == 0
-        lines = capsys.readouterr().out.splitlines()
-        for split, line in (("held_out", lines[0]), ("test", next(it for it in lines if it.startswith("test")))):
-            for figure, value in summary[split].items():
-                assert f"{figure} {show(value)}" in line
+    capsys.readouterr()
+    assert main(["evaluate", str(run), "--training.per_device_batch_size", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for split, line in (("held_out", lines[0]), ("test", next(it for it in lines if it.startswith("test")))):
+        for figure, value in summary[split].items():
+            assert f"{figure} {show(value)}" in line
     assert (run / "report.png").stat().st_size > 1000
     assert f"held_out.{task.metric_names[0]}" in (run / "model" / "README.md").read_text(encoding="utf-8")
 
@@ -156,9 +155,8 @@ def test_mistakes_are_found_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("options", ["{r: 4}", "{r: 2, use_dora: true}"])
-def test_an_adapter_trains_few_weights_and_is_merged(options: str, tmp_path: Path) -> None:
-    flags = ("--adapter.method", "lora", "--adapter.options", options, "--training.learning_rate", "1e-2")
+def test_an_adapter_trains_few_weights_and_is_merged(tmp_path: Path) -> None:
+    flags = ("--adapter.method", "lora", "--adapter.options", "{r: 2, use_dora: true}")
     assert finetune("classification", tmp_path, *flags) == 0
     run = tmp_path / "run"
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
@@ -191,8 +189,6 @@ def test_a_grid_is_summed_up_over_seeds(tmp_path: Path, capsys: pytest.CaptureFi
 PEERS = {
     "token_classification": "bert",
     "question_answering": "bert",
-    "multiple_choice": "bert",
-    "regression": "gpt2",
     "sequence_to_sequence": "t5",
     "instruction": "gpt2",
 }
