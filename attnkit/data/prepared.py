@@ -8,7 +8,6 @@ folder/
 """
 
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from attnkit.data.objectives import Objective
 from attnkit.data.rows import Account, Group, RowMaker, end_of_document
 from attnkit.data.sources import PYTHON_DOCS, paths_of
 from attnkit.errors import UsageError
+from attnkit.files.disk import sync_to_disk
 
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer"
 FORMAT = 1
@@ -310,12 +310,3 @@ def read_shards(folder: Path, manifest: Manifest) -> dict[Group, datasets.Datase
 def damaged_shards(folder: Path, manifest: Manifest) -> list[str]:
     """The shards whose bytes are not those that were written."""
     return [shard.name for shard in manifest.shards if file_hash(folder / shard.name) != shard.hash]
-
-
-def sync_to_disk(path: Path) -> None:
-    """Return when a file's content, or a folder's list of names, has reached the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -248,7 +248,7 @@ def say_account(figures: dict[str, Any]) -> str:
 
 def held_out_figures(
     loss: float | None, held_out: HeldOut, *, unigram_loss: float | None, objective: Objective
-) -> dict[str, float | int | None]:
+) -> dict[str, Any]:
     """What a held-out loss in nats per token (None: not finite) means, beside the loss of the unigram model, if known.
 
         perplexity = exp(loss),    bits per byte = loss · tokens / bytes / log 2
@@ -262,6 +262,7 @@ def held_out_figures(
     has_perplexity = loss is not None and loss <= LARGEST_EXPONENT and objective.only_tokens
     return {
         "loss": loss,
+        "per": "token" if objective.only_tokens else "token and sentence",
         "perplexity": math.exp(loss) if has_perplexity and loss is not None else None,
         "bits_per_byte": bits,
         "unigram_loss": unigram_loss if objective.only_tokens else None,
@@ -271,12 +272,12 @@ def held_out_figures(
     }
 
 
-def say_held_out(figures: dict[str, float | int | None]) -> str:
+def say_held_out(figures: dict[str, Any]) -> str:
     """The held-out figures on one line."""
     loss, bits, unigram, perplexity = (figures[key] for key in ("loss", "bits_per_byte", "unigram_loss", "perplexity"))
     if loss is None:
         return "the loss is no finite number: lower training.learning_rate"
-    said = [f"{loss:.3f} nats/token"]
+    said = [f"{loss:.3f} nats/{figures['per']}"]
     said += [] if bits is None else [f"{bits:.3f} bits/byte"]
     said += [] if perplexity is None else [f"perplexity {perplexity:.1f}"]
     beside = "" if unigram is None else f" (unigram model: {unigram:.3f} nats/token)"

@@ -25,8 +25,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from attnkit.errors import UsageError
+from attnkit.files.disk import sync_to_disk
 from attnkit.training.progress import Progress
-from attnkit.training.run_folder import sync_to_disk, writing
+from attnkit.training.run_folder import writing
 
 MARKER = "COMPLETE"
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.pt", "state.json"

@@ -84,12 +84,3 @@ def writing(path: str | Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         raise UsageError(f"cannot write {path}: {error}; free space or choose another training.output_dir") from error
-
-
-def sync_to_disk(path: Path) -> None:
-    """Return when a file's content, or a folder's list of names, has reached the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
