@@ -2,12 +2,12 @@
 
 Both sides encode the same documents with the same tokenizer and the same threads, in turn, and the share is the median
 over the rounds. The tokenizer alone gets its texts as a list in memory; preparation reads them from a file, leaves out
-repetitions, holds some out, packs, writes and syncs. Memory is the peak of a process that prepares, for texts of
+repetitions, holds some out, packs, writes and syncs. The same share of processor time, of all threads together, says
+what a machine with other work cannot disturb. Memory is the peak of a process that prepares, for texts of
 several sizes, beside that of a process that only imports what it takes.
 """
 
 import argparse
-import resource
 import statistics
 import subprocess
 import sys
@@ -34,27 +34,38 @@ def write_text(path: Path, megabytes: float) -> list[str]:
     return texts
 
 
-def prepare(source: Path, tokenizer_path: Path, folder: Path) -> float:
+class Clock:
+    """Seconds since it was made, and those of them that processors worked."""
+
+    def __init__(self) -> None:
+        self.began = time.perf_counter(), time.process_time()
+
+    def read(self) -> tuple[float, float]:
+        return time.perf_counter() - self.began[0], time.process_time() - self.began[1]
+
+
+def prepare(source: Path, tokenizer_path: Path, folder: Path) -> tuple[float, float]:
     """Prepare a file and return the seconds that it took."""
     data = PretrainDataConfig(source=str(source), sequence_length=512)
     tokenizer = load_tokenizer(tokenizer_path)
     objective = objectives["causal"](tokenizer, ObjectiveConfig(), data=data)
-    began = time.perf_counter()
+    clock = Clock()
     write_prepared(folder, Documents(data), tokenizer, objective=objective, trained={})
-    return time.perf_counter() - began
+    return clock.read()
 
 
-def shares(folder: Path, *, megabytes: float, rounds: int) -> list[float]:
-    """The throughput of preparation over that of `encode_batch`, round by round."""
+def shares(folder: Path, *, megabytes: float, rounds: int) -> list[tuple[float, float]]:
+    """The throughput of preparation over that of `encode_batch`, by the clock and by processor time, round by round."""
     texts = write_text(folder / "text.txt", megabytes)
     backend = load_tokenizer(folder / "tokenizer").backend_tokenizer
     found = []
     for number in range(rounds):
-        began = time.perf_counter()
+        clock = Clock()
         backend.encode_batch(texts, add_special_tokens=False)
-        alone = time.perf_counter() - began
-        found.append(alone / prepare(folder / "text.txt", folder / "tokenizer", folder / f"rows-{number}"))
-        print(f"  encode_batch {megabytes / alone:.1f} MB/s, prepare {found[-1]:.2f} of that", flush=True)
+        alone = clock.read()
+        whole = prepare(folder / "text.txt", folder / "tokenizer", folder / f"rows-{number}")
+        found.append((alone[0] / whole[0], alone[1] / whole[1]))
+        print(f"  encode_batch {megabytes / alone[0]:.1f} MB/s, prepare {found[-1][0]:.2f} of that", flush=True)
     return found
 
 
@@ -79,13 +90,16 @@ def main() -> None:
     if chosen.peak_of:
         if Path(chosen.peak_of[0]).exists():
             prepare(*map(Path, chosen.peak_of))
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        # Not from getrusage, which counts what the parent held when it made this process.
+        status = Path("/proc/self/status").read_text().splitlines()
+        print(next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024)
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         train_tokenizer(python_docs.documents(), TokenizerConfig(vocab_size=8192)).save_pretrained(folder / "tokenizer")
         found = shares(folder, megabytes=chosen.megabytes, rounds=chosen.rounds)
-        print(f"prepare / encode_batch: {statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})")
+        for name, each in zip(("by the clock", "by processor time"), zip(*found, strict=True), strict=True):
+            print(f"prepare / encode_batch {name}: {statistics.median(each):.2f} ({min(each):.2f} to {max(each):.2f})")
         for size in chosen.sizes:
             print(f"peak with {size:g} MB of text: {peak(folder, size):.0f} MB")
 
