@@ -1,5 +1,6 @@
 """What the README shows runs as it stands there."""
 
+import random
 import re
 import shlex
 from pathlib import Path
@@ -7,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from transformers import GPT2Config, GPT2LMHeadModel, pipeline
 
 import attnkit
+from attnkit.cli import VERBS, main
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -65,20 +68,55 @@ def test_a_saved_run_loads_as_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert capsys.readouterr().out.startswith("The function returns")
 
 
-@pytest.mark.parametrize("words", commands("attnkit"), ids=lambda words: words[1])
-def test_attnkit_commands_are_understood(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flags, files and values are checked as far as that goes without training for minutes."""
-    from attnkit.cli import VERBS
+SMALL_TRAINING = (
+    "--training.max_steps=2 --training.warmup_steps=1 --training.save_steps=1 --training.per_device_batch_size=4"
+)
+SMALL = {
+    "pretrain": f"{SMALL_TRAINING} --tracking.progress=false --tokenizer.vocab_size=290 --data.sequence_length=24 "
+    "--model.hidden_size=24 --model.num_hidden_layers=1 --model.num_attention_heads=2 --model.num_key_value_heads=null "
+    "--model.head_dim=null --model.intermediate_size=null",
+    "finetune": f"{SMALL_TRAINING} --tracking.progress=false --data.sequence_length=16",
+    "generate": "--max_new_tokens=3",
+    "scale": "",
+}
 
-    verb = VERBS[words[1]]
-    if not verb.words:
-        from importlib import import_module
 
-        from attnkit.config.load import load
+def made_small(words: list[str]) -> list[str]:
+    """A command of the README with less to do; what it names itself stays, but for texts of the demo."""
+    _, verb, *rest = words
+    flags = SMALL.get(verb, "").split()
+    if verb in ("pretrain", "finetune") and "--data.source" not in rest and "--resume" not in rest:
+        flags += ["--data.source", "my.csv" if verb == "finetune" else "texts/*.txt"]
+        flags += ["--data.text_column=review", "--task.label_column=stars"] if verb == "finetune" else []
+    return [verb, *rest, *flags]
 
-        monkeypatch.chdir(ROOT)
-        run_class = getattr(import_module(verb.run[0]), verb.run[1])
-        assert load(run_class, words[2:]) is not None
+
+def test_attnkit_commands_run_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each on models and texts of a few words, in a folder where the files are that the README speaks of."""
+    draw = random.Random(0)
+    words = "the cat sees a small red house and runs away".split()  # noqa: SIM905
+    sentences = [" ".join(draw.choices(words, k=8)) for _ in range(200)]
+    (tmp_path / "texts").mkdir()
+    for name in ("texts/one.txt", "texts/two.txt", "other.txt"):
+        (tmp_path / name).write_text("\n\n".join(draw.sample(sentences, 100)))
+    rows = [f"{sentence} {number},{number % 2}\n" for number, sentence in enumerate(sentences[:40])]
+    (tmp_path / "my.csv").write_text("review,stars\n" + "".join(rows))
+    (tmp_path / "new.csv").write_text("review\n" + "\n".join(sentences[:3]) + "\n")
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    theirs = GPT2LMHeadModel(
+        GPT2Config(vocab_size=31, n_embd=16, n_layer=1, n_head=2, n_positions=16, bos_token_id=0, eos_token_id=0)
+    )
+    theirs.save_pretrained(tmp_path / "checkpoints" / "gpt2")
+    monkeypatch.chdir(tmp_path)
+    shown = commands("attnkit")
+    assert {words[1] for words in shown} >= set(VERBS) - {"tokenizer", "prepare"}
+    for command in shown:
+        assert main(made_small(command)) == 0, f"{command}: {capsys.readouterr().err}"
+    assert pipeline("text-classification", "runs/labels/model")("the cat")[0]["label"] in ("0", "1")
+    held = {path.name for path in (tmp_path / "runs" / "stars").iterdir()}
+    assert held <= set(re.findall(r"`([\w.]+)/?`", README))
 
 
 def test_make_targets_exist() -> None:

@@ -52,7 +52,7 @@ def run_grid(run: FinetuneRun, finetune: Callable[[FinetuneRun], str]) -> str:
     if taken and not (run.training.resume or run.training.overwrite):
         problems.append(
             f"training.output_dir: {taken[0].training.output_dir} already holds a run; go on with the grid by "
-            "--training.resume true, or choose another folder"
+            "--resume, or choose another folder"
         )
     if problems:
         raise UsageError("\n".join(dict.fromkeys(problems)))

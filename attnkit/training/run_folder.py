@@ -9,13 +9,14 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from attnkit.errors import UsageError
+from attnkit.files.saved import CONFIG
 
 CHECKPOINTS = "checkpoints"
 LOG = "log.jsonl"
 RUN_MARKS = (CHECKPOINTS, LOG)  # a folder with one of these holds a run
 PREDICTIONS, REPORT, ADAPTER = "predictions", "report.png", "adapter"
 # What an overwrite deletes.
-RUN_FILES = (*RUN_MARKS, "config.yaml", "loss.png", "summary.json", "model", "tokenizer", PREDICTIONS, REPORT, ADAPTER)
+RUN_FILES = (*RUN_MARKS, CONFIG, "loss.png", "summary.json", "model", "tokenizer", PREDICTIONS, REPORT, ADAPTER)
 
 
 def holds_run(output_dir: str | Path) -> bool:
@@ -35,7 +36,8 @@ def check_output_folder(output_dir: str | Path, *, resume: bool, overwrite: bool
     with writing(folder):  # a folder that may not even be looked into
         existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         taken = holds_run(folder) and not (resume or overwrite)
-        around = next((path for path in folder.resolve().parents if holds_run(path)), None)
+        # A folder that happens to have such a name among others is none: a run has its config too.
+        around = next((it for it in folder.resolve().parents if holds_run(it) and (it / CONFIG).is_file()), None)
     if taken:
         raise UsageError(
             f"training.output_dir: {folder} already holds a run; go on with it by --resume, delete it by --overwrite, "

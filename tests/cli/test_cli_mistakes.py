@@ -133,6 +133,12 @@ def test_no_run_begins_inside_another(finished: Path, config: Path, cli: Cli) ->
     assert sorted(finished.rglob("*")) == before
 
 
+def test_a_folder_of_checkpoints_around_it_is_no_run(config: Path, cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    common = ("pretrain", "--config", config, "--training.output_dir", tmp_path / "run")
+    assert cli(*common, "--training.max_steps", "1", "--training.warmup_steps", "0")[0] == 0
+
+
 DAMAGED = {
     "": r"cannot be loaded",
     "[]": r"cannot be loaded",

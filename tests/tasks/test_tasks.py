@@ -182,7 +182,7 @@ def test_a_grid_is_summed_up_over_seeds(tmp_path: Path, capsys: pytest.CaptureFi
     assert report[0]["difference_to_first"]["loss"] == {"mean": 0, "sd": 0}
     capsys.readouterr()
     assert finetune("classification", tmp_path, *flags) == 2
-    assert "already holds a run; go on with the grid by --training.resume true" in capsys.readouterr().err
+    assert "already holds a run; go on with the grid by --resume" in capsys.readouterr().err
     assert finetune("classification", tmp_path, *flags, "--resume") == 0
 
 
