@@ -44,10 +44,11 @@ def test_compiled_in_one_graph(architecture: str, scorer: str) -> None:
     assert torch.allclose(compiled(**inputs).logits, model(**inputs).logits, atol=1e-5)
 
 
-@pytest.mark.parametrize("architecture", ["encoder", "decoder"])
+@pytest.mark.parametrize("architecture", LANGUAGE)
 @torch.no_grad()
 def test_exported(architecture: str) -> None:
-    model, inputs = build(architecture, scorer="gaussian"), arguments(architecture)
+    scorer = "additive" if architecture == "encoder-decoder" else "gaussian"
+    model, inputs = build(architecture, scorer=scorer), arguments(architecture)
     exported = torch.export.export(model, (), inputs, strict=False)
     assert torch.allclose(exported.module()(**inputs).logits, model(**inputs).logits, atol=1e-6)
 
@@ -78,7 +79,7 @@ def test_low_rank_adapters_train(task: str, tmp_path: Path) -> None:
         "SEQ_2_SEQ_LM": ("encoder-decoder", AttnKitForSeq2SeqLM),
     }
     architecture, head = heads[task]
-    body = head(AttnKitConfig(**SIZES, architecture=architecture))
+    body = head(AttnKitConfig(**SIZES, architecture=architecture, scorer="additive"))
     model = get_peft_model(body, LoraConfig(r=2, target_modules=["q_proj", "v_proj"], task_type=task))
     ids = torch.randint(3, 31, (2, 7))
     model(input_ids=ids, labels=torch.tensor([0, 1]) if task == "SEQ_CLS" else ids).loss.backward()
@@ -132,13 +133,57 @@ def test_pipelines(tokenizer: PreTrainedTokenizerFast) -> None:
     assert {row["word"] for row in tagged} <= set("abc")
 
 
+@pytest.mark.parametrize("architecture", LANGUAGE)
 @torch.no_grad()
-def test_half_precision() -> None:
+def test_half_precision(architecture: str) -> None:
     for dtype in (torch.bfloat16, torch.float16):
         for scorer in ("scaled_dot", "gaussian", "additive"):
-            model = build("decoder", scorer=scorer)
-            inputs = arguments("decoder")
+            model = build(architecture, scorer=scorer)
+            inputs = arguments(architecture)
             full = model(**inputs).logits
             half = model.to(dtype)(**inputs).logits
             assert half.dtype == dtype
             assert (half.float() - full).abs().max() < 0.05 * full.abs().max() + 0.01
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("architecture", LANGUAGE)
+@torch.no_grad()
+def test_a_vocabulary_grows_and_shrinks(architecture: str, tied: bool) -> None:
+    model, inputs = build(architecture, tie_word_embeddings=tied), arguments(architecture)
+    before = model(**inputs).logits
+    for size in (40, 31):
+        model.resize_token_embeddings(size, mean_resizing=False)
+        assert model.config.vocab_size == model.get_input_embeddings().num_embeddings == size
+        after = model(**inputs).logits
+        assert after.shape[-1] == size
+        assert torch.allclose(after[..., :31], before, atol=1e-6)
+    assert (model.lm_head.weight is model.get_input_embeddings().weight) is tied
+
+
+@torch.no_grad()
+def test_eight_bit_weights(tmp_path: Path) -> None:
+    pytest.importorskip("optimum.quanto", reason="weights of 8 bits on a CPU need optimum-quanto")
+    from transformers import QuantoConfig
+
+    for architecture in LANGUAGE:
+        model, inputs = build(architecture, scorer="gaussian"), arguments(architecture)
+        model.save_pretrained(tmp_path / architecture)
+        config = QuantoConfig(weights="int8")
+        small = LANGUAGE[architecture].from_pretrained(tmp_path / architecture, quantization_config=config)
+        full = model(**inputs).logits
+        assert (small(**inputs).logits - full).abs().max() < 0.02 * full.abs().max()
+
+
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated:FutureWarning")  # of trl's own
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@pytest.mark.slow
+def test_one_step_of_supervised_fine_tuning(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    from trl import SFTConfig, SFTTrainer
+
+    model = build("decoder", scorer="gaussian").train()
+    before = model.lm_head.weight.detach().clone()
+    options = SFTConfig(str(tmp_path), max_steps=1, report_to=[], disable_tqdm=True, use_cpu=True, bf16=False)
+    rows = Dataset.from_list([{"text": "a b c d e f"}] * 4)
+    SFTTrainer(model=model, args=options, train_dataset=rows, processing_class=tokenizer).train()
+    assert not torch.equal(before, model.lm_head.weight)

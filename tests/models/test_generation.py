@@ -94,7 +94,7 @@ def test_a_quantised_cache_is_close(architecture: str, scorer: str) -> None:
         pytest.skip("transformers quantises no cache of an encoder-decoder")
     options = {
         "cache_implementation": "quantized",
-        "cache_config": {"backend": "quanto", "nbits": 4, "residual_length": 2},
+        "cache_config": {"backend": "quanto", "nbits": 4, "q_group_size": 4, "residual_length": 2},
     }
     outputs = generate(build(architecture, scorer).float(), prompts(), **options)
     build(architecture, scorer).double()
