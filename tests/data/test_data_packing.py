@@ -144,7 +144,7 @@ def pack_all(texts: list[str], tokenizer: PreTrainedTokenizerFast) -> list[int]:
 @given(
     sources=st.lists(st.tuples(st.integers(1, 60), st.floats(0.1, 10)), min_size=1, max_size=4), seed=st.integers(0, 9)
 )
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 def test_a_mix_has_the_shares_it_was_asked_for(sources: list[tuple[int, float]], seed: int) -> None:
     numbers, weights = map(list, zip(*sources, strict=True))
     rows = [
