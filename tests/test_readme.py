@@ -114,6 +114,11 @@ def test_attnkit_commands_run_in_their_order(
     assert {words[1] for words in shown} >= set(VERBS) - {"tokenizer", "prepare"}
     for command in shown:
         assert main(made_small(command)) == 0, f"{command}: {capsys.readouterr().err}"
+    assert main(["evaluate", "runs/stars"]) == 0
+    capsys.readouterr()
+    (tmp_path / "all.csv").write_text("review,stars\nthe cat,0\na house,1\nruns away,1\n")
+    assert main(["evaluate", "runs/stars", "--data.source", "all.csv"]) == 0
+    assert re.search(r"^all  .*\n(.*\n)*examples +3$", capsys.readouterr().out, flags=re.MULTILINE)
     assert pipeline("text-classification", "runs/labels/model")("the cat")[0]["label"] in ("0", "1")
     held = {path.name for path in (tmp_path / "runs" / "stars").iterdir()}
     assert held <= set(re.findall(r"`([\w.]+)/?`", README))

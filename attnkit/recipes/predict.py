@@ -11,6 +11,7 @@ from attnkit.config.runs import FinetuneRun
 from attnkit.data.sources import DataConfig
 from attnkit.errors import UsageError
 from attnkit.files.saved import CONFIG, run_folder
+from attnkit.recipes.folder import absolute_data
 from attnkit.recipes.judge import BatchConfig, judge, make_rows, say_figures, write_predictions
 from attnkit.recipes.model import load_model
 from attnkit.recipes.saved import tokenizer_of, verb_of
@@ -67,15 +68,24 @@ def predict(run: PredictRun) -> str:
 
 
 def evaluate_finetuned(path: str, *, data: DataConfig, batch_size: int) -> str:
-    """The figures of a fine-tuned model on the held-out examples of its run, and on its test examples."""
+    """The figures of a fine-tuned model on the held-out examples of its run, and on its test examples.
+
+    Of a `data.source` that is not the run's own, all examples count.
+    """
     accelerator = make_accelerator()
-    finetuned, _ = finetuned_run(path, data=data)
+    finetuned, folder = finetuned_run(path, data=data)
     task = make_task(finetuned.task, finetuned.data)
-    examples = load_examples(task, finetuned.data)
+    own = load(FinetuneRun, ["--config", str(folder / CONFIG)]).data
+    is_own = absolute_data(data).source == absolute_data(own).source
+    examples = load_examples(task, finetuned.data) if is_own else {}
     tokenizer, model = load_finetuned(path, task, accelerator=accelerator)
+    if not is_own:
+        examples["given"], faults = read_examples(data.source, task=task, data=finetuned.data)
+        if problems := [*faults, *task.unknown(examples["given"], setting="data.source")]:
+            raise UsageError("\n".join(problems))
     length = finetuned.data.sequence_length
     lines = []
-    for split, name in {"held_out": "held-out", "test": "test"}.items():
+    for split, name in {"held_out": "held-out", "test": "test", "given": "all"}.items():
         if split in examples:
             rows = make_rows(task, examples[split], tokenizer=tokenizer, config=model.config, sequence_length=length)
             judged = judge(
