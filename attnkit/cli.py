@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
@@ -11,6 +12,7 @@ from typing import Any
 
 from attnkit.config.help import help_text
 from attnkit.errors import UsageError, nearest
+from attnkit.training.interrupt import Stopped, raise_on_signal
 
 USAGE_ERROR, INTERRUPTED = 2, 130  # exit codes
 PATIENCE = 60  # seconds in which the main process may say what is wrong before another one does
@@ -28,6 +30,8 @@ class Verb:
     """Module and class of the run."""
     recipe: tuple[str, str]
     """Module and function of the recipe, which returns what there is to say."""
+    trains: bool = False
+    """A signal stops it with exit code 0: a run can go on where it was."""
     words: tuple[str, ...] = ()
     """Keys that the words between the flags set; all of them have to be given."""
 
@@ -48,12 +52,14 @@ VERBS = {
     "pretrain": Verb(
         summary="train a model on text, from random weights or from a saved model",
         usage=f"{FLAGS} [--resume | --overwrite]",
+        trains=True,
         run=("attnkit.config.runs", "PretrainRun"),
         recipe=("attnkit.recipes.pretrain", "pretrain"),
     ),
     "finetune": Verb(
         summary="train a saved model for a task",
         usage=f"{FLAGS} [--resume | --overwrite]",
+        trains=True,
         run=("attnkit.config.runs", "FinetuneRun"),
         recipe=("attnkit.recipes.finetune", "finetune"),
     ),
@@ -106,12 +112,15 @@ OTHERS = {"scale": ("say what a configuration costs, before any of it is spent",
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the arguments say and return the exit code: 0, 2 for a mistake of the user, 130 for Ctrl-C."""
+    """Do what the arguments say and return the exit code: 0, 2 for a mistake of the user, 130 for Ctrl-C, but 0 for a
+    signal that stops a training run."""
     try:
         said = answer(list(sys.argv[1:] if arguments is None else arguments))
     except UsageError as error:
         complain(error)
         return USAGE_ERROR
+    except Stopped as stopped:
+        said = f"stopped by {stopped} outside of training: nothing is lost, and the same command starts or goes on"
     except KeyboardInterrupt:
         return INTERRUPTED
     if said and is_main_process():
@@ -147,6 +156,12 @@ def answer(arguments: list[str]) -> str:
 
 def do(name: str, verb: Verb, arguments: list[str]) -> str:
     """Load the run of a verb and hand it to its recipe."""
+    with raise_on_signal() if verb.trains else nullcontext():
+        return do_job(name, verb, arguments)
+
+
+def do_job(name: str, verb: Verb, arguments: list[str]) -> str:
+    """The same, whatever signals do."""
     quieten_libraries()
     loading, flags = import_module("attnkit.config.load"), import_module("attnkit.config.flags")
     print_config = "--print_config" in arguments

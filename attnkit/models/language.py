@@ -153,7 +153,7 @@ class AttnKitForCausalLM(LanguageModel, GenerationMixin):
             token_type_ids=token_type_ids,
             cache=cache,
             inputs_embeds=inputs_embeds,
-            use_cache=use_cache,
+            use_cache=use_cache if labels is None else bool(use_cache),  # a text with labels is not gone on with
             **(kwargs | {"return_dict": True}),
         )
         loss, logits = self.predict(outputs.last_hidden_state, labels, logits_to_keep=logits_to_keep, **kwargs)
@@ -388,7 +388,7 @@ class AttnKitForSeq2SeqLM(LanguageModel, GenerationMixin):
             cache=cache,
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
+            use_cache=use_cache if labels is None else bool(use_cache),  # a text with labels is not gone on with
             **(kwargs | {"return_dict": True}),
         )
         loss, logits = self.predict(outputs.last_hidden_state, labels, logits_to_keep=logits_to_keep, **kwargs)

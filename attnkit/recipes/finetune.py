@@ -77,7 +77,10 @@ def finetune_once(run: FinetuneRun) -> str:
     """
     training = run.training
     accelerator = make_accelerator(
-        num_processes=training.num_processes, trackers=run.tracking.trackers, output_dir=training.output_dir
+        num_processes=training.num_processes,
+        mixed_precision=training.mixed_precision,
+        trackers=run.tracking.trackers,
+        output_dir=training.output_dir,
     )
     prepared = prepare(run, accelerator)
     task, tokenizer = prepared.task, prepared.tokenizer
@@ -103,11 +106,12 @@ def finetune_once(run: FinetuneRun) -> str:
             accelerator=accelerator,
             tracker=tracker,
             evaluate=lambda model: judge_split("held_out", model).figures,
+            tokenizer=tokenizer,
         )
     said = f"stopped at step {result.steps}: the same command with --resume goes on"
     if not result.interrupted:
         if result.best_checkpoint is not None:
-            load_weights(prepared.model, result.best_checkpoint)
+            load_weights(prepared.model, result.best_checkpoint, averaged=True)
         on_main(accelerator, lambda: save_adapter(prepared))
         # What is judged is what is saved: the model as it will be loaded again.
         model = merge(prepared.model, run.adapter).eval()

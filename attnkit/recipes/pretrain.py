@@ -72,7 +72,10 @@ def pretrain(run: PretrainRun) -> str:
     """
     training = run.training
     accelerator = make_accelerator(
-        num_processes=training.num_processes, trackers=run.tracking.trackers, output_dir=training.output_dir
+        num_processes=training.num_processes,
+        mixed_precision=training.mixed_precision,
+        trackers=run.tracking.trackers,
+        output_dir=training.output_dir,
     )
     prepared = prepare(run, accelerator)
     on_main(accelerator, lambda: open_run(prepared.run, prepared.tokenizer))
@@ -95,6 +98,8 @@ def pretrain(run: PretrainRun) -> str:
             accelerator=accelerator,
             tracker=tracker,
             evaluate=evaluate,
+            metric_names=["loss"],
+            tokenizer=prepared.tokenizer,
         )
     said = "" if result.interrupted else on_main(accelerator, lambda: finish(prepared, result))
     accelerator.end_training()
@@ -142,7 +147,7 @@ def finish(prepared: Prepared, result: TrainResult) -> str:
     """Save the model, the summary and the loss curve, and return what there is to say."""
     folder, model = prepared.folder, prepared.model.eval()
     if result.stopped_early and result.best_checkpoint is not None:
-        load_weights(model, result.best_checkpoint)
+        load_weights(model, result.best_checkpoint, averaged=True)
     summary = summarize(prepared, result)
     save_result(prepared.run, model, tokenizer=prepared.tokenizer, summary=summary)
     plot_loss(folder / LOG, folder / LOSS_CURVE, reference=prepared.rows.unigram_loss)

@@ -2,7 +2,10 @@
 
     <output_dir>/checkpoints/step-000100/
         model.safetensors, config.json   the weights; `from_pretrained` of the model's class reads the folder
-        optimizer.pt                     moments, and the scale of fp16 gradients; read with `weights_only=True`
+        tokenizer.json …                 the tokenizer, where the run has one
+        average.safetensors              the moving average of the weights, where the run keeps one
+        optimizer.pt                     moments by name of parameter, and the scale of fp16 gradients; read with
+                                         `weights_only=True`
         state.json                       counters, best score, position in the data, and the run's facts
         COMPLETE                         written last: a folder without it does not count
 
@@ -12,27 +15,33 @@ Random numbers need no file: they are a function of the seed and the position in
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
-from transformers import PreTrainedModel
+from torch import Tensor, nn
 
 from attnkit.errors import UsageError
 from attnkit.files.disk import sync_to_disk
+from attnkit.training.average import WeightAverage
 from attnkit.training.progress import Progress
 from attnkit.training.run_folder import writing
+from attnkit.training.shards import load_optimizer, share_out, whole_weights
 
 MARKER = "COMPLETE"
-WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.pt", "state.json"
+WEIGHTS, AVERAGE, OPTIMIZER, STATE = "model.safetensors", "average.safetensors", "optimizer.pt", "state.json"
 UNFINISHED = ".unfinished-"
 NAME = re.compile(r"step-(\d+)")
+
+
+class Savable(Protocol):
+    """What can be saved into a folder beside the weights, as transformers saves configs and tokenizers."""
+
+    def save_pretrained(self, save_directory: Any) -> Any: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,15 +52,40 @@ class Facts:
     num_rows: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What a checkpoint holds, whole: tensors that processes share out are gathered, on all processes together."""
+
+    weights: dict[str, Tensor]
+    average: dict[str, Tensor] | None
+    optimizer: dict[str, Any]
+    scaler: dict[str, Any] | None
+    progress: Progress
+    facts: Facts
+    companions: Sequence[Savable]
+    """Whatever else is saved with the model: its config, the tokenizer."""
+
+
 def checkpoint_path(folder: Path, step: int) -> Path:
     """Where the checkpoint of a step lives."""
     return folder / f"step-{step:06d}"
 
 
+def step_of(path: Path) -> int:
+    """The step of a checkpoint by its folder's name; -1 if that is none of ours."""
+    match = NAME.fullmatch(path.name)
+    return int(match[1]) if match else -1
+
+
+def is_complete(path: Path) -> bool:
+    """Whether a folder is a checkpoint that was written to its end."""
+    return (path / MARKER).exists()
+
+
 def complete_steps(folder: Path) -> list[int]:
     """The steps that have a complete checkpoint, in order."""
-    names = [match for path in folder.glob("step-*/") if (match := NAME.fullmatch(path.name))]
-    return sorted(int(match[1]) for match in names if (folder / match[0] / MARKER).exists())
+    steps = [step_of(path) for path in folder.glob("step-*/") if is_complete(path)]
+    return sorted(step for step in steps if step >= 0)
 
 
 def newest_complete(folder: Path) -> Path | None:
@@ -60,26 +94,22 @@ def newest_complete(folder: Path) -> Path | None:
     return checkpoint_path(folder, steps[-1]) if steps else None
 
 
-def save_checkpoint(
-    folder: Path, *, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: Any, progress: Progress, facts: Facts
-) -> Path:
+def save_checkpoint(folder: Path, contents: Contents) -> Path:
     """Write a checkpoint so that a crash at any moment leaves the older ones intact and no half one that counts.
 
-    Temporary folder → contents on disk → rename → marker. `model` is the bare model, `scaler` the fp16 gradient scaler
-    or None. A step that has a complete checkpoint keeps it. Call it on the main process. Raises `UsageError` if the
-    disk refuses, the temporary folder removed.
+    Temporary folder → contents on disk → rename → marker. A step that has a complete checkpoint keeps it. Call it on
+    the main process. Raises `UsageError` if the disk refuses, the temporary folder removed.
     """
+    progress = contents.progress
     path = checkpoint_path(folder, progress.step)
-    if (path / MARKER).exists():
+    if is_complete(path):
         return path
     unfinished = folder / f"{UNFINISHED}{path.name}"
     try:
         with writing(path):
-            for leftover in (*folder.glob(f"{UNFINISHED}step-*"), path):
-                if leftover.exists():
-                    shutil.rmtree(leftover)
+            sweep(folder)
             unfinished.mkdir(parents=True)
-            _write_contents(unfinished, model=model, optimizer=optimizer, scaler=scaler, progress=progress, facts=facts)
+            _write(unfinished, contents)
             for file in unfinished.iterdir():
                 sync_to_disk(file)
             sync_to_disk(unfinished)
@@ -97,33 +127,25 @@ def save_checkpoint(
     return path
 
 
-def _write_contents(
-    path: Path, *, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: Any, progress: Progress, facts: Facts
-) -> None:
-    save_file(weights(model), path / WEIGHTS, metadata={"format": "pt"})
-    if isinstance(model, PreTrainedModel):
-        config = deepcopy(model.config)
-        config.architectures = [type(model).__name__]  # as `save_pretrained` of the model has it
-        config.save_pretrained(path)
-    moments = {"optimizer": optimizer.state_dict(), "scaler": None if scaler is None else scaler.state_dict()}
+def sweep(folder: Path) -> None:
+    """Delete what a crash has left of checkpoints: those never finished, and those half deleted."""
+    named = [path for path in folder.glob("step-*/") if path.name == checkpoint_path(folder, step_of(path)).name]
+    for path in (*folder.glob(f"{UNFINISHED}step-*"), *(path for path in named if not is_complete(path))):
+        shutil.rmtree(path)
+
+
+def _write(path: Path, contents: Contents) -> None:
+    save_file(contents.weights, path / WEIGHTS, metadata={"format": "pt"})
+    if contents.average is not None:
+        save_file(contents.average, path / AVERAGE, metadata={"format": "pt"})
+    for companion in contents.companions:
+        companion.save_pretrained(path)
     try:
-        torch.save(moments, path / OPTIMIZER)
+        torch.save({"optimizer": contents.optimizer, "scaler": contents.scaler}, path / OPTIMIZER)
     except RuntimeError as error:  # what torch makes of a failed write
         raise OSError(str(error).splitlines()[0]) from error
-    state = {"progress": progress.state(), "facts": vars(facts)}
+    state = {"progress": contents.progress.state(), "facts": vars(contents.facts)}
     (path / STATE).write_text(json.dumps(state, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-
-
-def weights(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The model's state by name; tensors that are tied appear once, under the first of their names."""
-    state: dict[str, torch.Tensor] = {}
-    seen: set[tuple[Any, ...]] = set()
-    for name, tensor in model.state_dict().items():
-        place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride())
-        if tensor.numel() == 0 or place not in seen:
-            seen.add(place)
-            state[name] = tensor.contiguous()
-    return state
 
 
 def _point(folder: Path, name: str, target: Path) -> None:
@@ -135,23 +157,37 @@ def _point(folder: Path, name: str, target: Path) -> None:
         link.replace(folder / name)
 
 
-def load_weights(model: nn.Module, path: Path) -> None:
-    """Give a model the weights of a checkpoint. Raises `UsageError` if they are those of another model."""
+def load_weights(model: nn.Module, path: Path, *, averaged: bool = False) -> None:
+    """Give a model the weights of a checkpoint, or their average where it has one and that is asked for.
+
+    Raises `UsageError` if they are those of another model.
+    """
     state = load_file(path / WEIGHTS)
-    expected = weights(model)
+    if averaged and (path / AVERAGE).exists():
+        state |= load_file(path / AVERAGE)
+    expected = whole_weights(model)
     wrong = sorted(expected.keys() ^ state.keys()) or [n for n in state if state[n].shape != expected[n].shape]
     if wrong:
         raise UsageError(f"{path} holds another model: {', '.join(wrong[:5])}{' …' * (len(wrong) > 5)} do not match")
-    model.load_state_dict(state, strict=False)  # tied names are not in the file
+    own = model.state_dict()
+    shared_out = {name: share_out(tensor, own[name]) for name, tensor in state.items()}
+    model.load_state_dict(shared_out, strict=False)  # tied names are not in the file
 
 
 def load_checkpoint(
-    path: Path, *, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: Any, facts: Facts
+    path: Path,
+    *,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    average: WeightAverage | None,
+    scaler: Any,
+    facts: Facts,
 ) -> Progress:
-    """Put model, optimizer and scaler back where a checkpoint left them and return its counters.
+    """Put model, optimizer, average and scaler back where a checkpoint left them and return its counters.
 
-    The settings of the optimizer (decay, betas) stay those of this run. Nothing is unpickled that could run code.
-    Raises `UsageError` if the checkpoint is of another model, seed or number of rows.
+    The settings of the optimizer (decay, betas) stay those of this run; an average that the checkpoint lacks begins
+    with its weights. Nothing is unpickled that could run code. Raises `UsageError` if the checkpoint is of another
+    model, seed or number of rows, or if it is damaged.
     """
     with reading(path):
         state = json.loads((path / STATE).read_text(encoding="utf-8"))
@@ -160,14 +196,14 @@ def load_checkpoint(
         raise UsageError(f"cannot go on from {path}: {'; '.join(differences)}; set them back or start a new run")
     with reading(path):
         load_weights(model, path)
-        moments = torch.load(path / OPTIMIZER, map_location="cpu", weights_only=True)
-        saved_names = [group["param_names"] for group in moments["optimizer"]["param_groups"]]
-    groups = optimizer.state_dict()["param_groups"]
-    if saved_names != [group["param_names"] for group in groups]:
-        raise UsageError(f"cannot go on from {path}: it trained other parameters than this run")
-    optimizer.load_state_dict({"state": moments["optimizer"]["state"], "param_groups": groups})
-    if scaler is not None and moments["scaler"] is not None:
-        scaler.load_state_dict(moments["scaler"])
+        saved = torch.load(path / OPTIMIZER, map_location="cpu", weights_only=True)
+        if not load_optimizer(optimizer, saved["optimizer"]):
+            raise UsageError(f"cannot go on from {path}: it trained other parameters, or with another optimizer")
+        if average is not None:
+            has_average = (path / AVERAGE).exists()
+            average.load(load_file(path / AVERAGE) if has_average else average.parameters)
+    if scaler is not None and saved["scaler"] is not None:
+        scaler.load_state_dict(saved["scaler"])
     return progress
 
 
@@ -190,10 +226,13 @@ def _differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [f"{names[key]} was {saved[key]} and is {now[key]}" for key in names if saved[key] != now[key]]
 
 
-def prune(folder: Path, *, keep_last: int, best_step: int | None) -> None:
-    """Delete all checkpoints but the newest `keep_last` and the best. Raises `UsageError` if the disk refuses."""
+def prune(folder: Path, *, keep_last: int, keep_every: int | None, best_step: int | None) -> None:
+    """Delete all checkpoints but the newest `keep_last`, the best, and those of every `keep_every` steps.
+
+    Raises `UsageError` if the disk refuses.
+    """
     steps = complete_steps(folder)
-    keep = {*steps[-keep_last:], best_step}
+    keep = {*steps[-keep_last:], best_step, *(step for step in steps if keep_every and step % keep_every == 0)}
     with writing(folder):
         for step in steps:
             if step not in keep:

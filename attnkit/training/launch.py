@@ -10,6 +10,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import (
     DistributedDataParallelKwargs,
+    DistributedType,
     GradientAccumulationPlugin,
     InitProcessGroupKwargs,
     broadcast_object_list,
@@ -25,18 +26,27 @@ SPELLING = "ACCELERATE_USE_CPU=true accelerate launch --config_file configs/acce
 
 
 def make_accelerator(
-    *, num_processes: int | None = None, trackers: Sequence[str] = (), output_dir: str | Path | None = None
+    *,
+    num_processes: int | None = None,
+    mixed_precision: str | None = None,
+    trackers: Sequence[str] = (),
+    output_dir: str | Path | None = None,
 ) -> Accelerator:
     """Join the processes of this launch and return their Accelerator.
 
-    `num_processes` is `training.num_processes`, `trackers` and `output_dir` say which Accelerate trackers will log and
-    where. Raises `UsageError` if the run has fewer or more processes than it was asked for, and for a tracker that is
-    unknown or not installed, which Accelerate would pass over in silence.
+    `num_processes` and `mixed_precision` are those of `training`, `trackers` and `output_dir` say which Accelerate
+    trackers will log and where. Raises `UsageError` if the run has fewer or more processes than it was asked for, for a
+    precision that the device lacks, and for a tracker that is unknown or not installed, which Accelerate would pass
+    over in silence.
     """
     check_trackers(trackers)
+    precision = mixed_precision or os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if precision == "fp16" and not torch.accelerator.is_available():
+        raise UsageError("training.mixed_precision: fp16 needs a GPU: set it to bf16 or no")
     accelerator = Accelerator(
         # Without this, processes on a machine without GPU each believe to be alone, unless ACCELERATE_USE_CPU is set.
         cpu=not torch.accelerator.is_available(),
+        mixed_precision=mixed_precision,
         # A plugin, because the environment of `accelerate launch` overrides the plain argument.
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
         log_with=list(trackers) or None,
@@ -47,7 +57,26 @@ def make_accelerator(
         ],
     )
     check_num_processes(accelerator, num_processes)
+    check_sharding(accelerator)
     return accelerator
+
+
+def check_sharding(accelerator: Accelerator) -> None:
+    """Raise `UsageError` where the launcher asks for a kind of sharing out that the run would not have.
+
+    Without GPUs Accelerate leaves FSDP away and says nothing, and DeepSpeed makes steps and checkpoints of its own.
+    """
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false") == "true":
+        raise UsageError(
+            "DeepSpeed makes the steps itself, and this loop does: launch with configs/accelerate/fsdp2_full.yaml "
+            "(ZeRO-3) or fsdp2_gradients.yaml (ZeRO-2)"
+        )
+    asked = os.environ.get("ACCELERATE_USE_FSDP", "false") == "true"
+    if asked and accelerator.distributed_type != DistributedType.FSDP:
+        raise UsageError(
+            "the launcher asks for sharded weights (FSDP), which need GPUs and several processes: launch with another "
+            "file of configs/accelerate"
+        )
 
 
 def check_num_processes(accelerator: Accelerator, num_processes: int | None = None) -> None:

@@ -19,6 +19,10 @@ class Progress:
     best_value: float | None = None
     evaluations_since_best: int = 0
     stopped_early: bool = False
+    skipped_steps: int = 0  # whose gradient was refused
+    skipped_in_a_row: int = 0  # up to now
+    good_step: int = 0  # the newest step whose weights are known to give a finite loss
+    usual_grad_norm: float = 0.0  # moving mean over the steps that were made
 
     # since the last line of the log
     logged_loss: float = 0.0  # summed over labels, nats
@@ -27,20 +31,24 @@ class Progress:
     logged_seconds: float = 0.0
 
     def add_step(self, *, rows: int, tokens: int, labels: int, loss: float, seconds: float) -> None:
-        """Count one optimizer step; `loss` is the mean over the `labels` of the global batch."""
+        """Count one optimizer step; `loss` is the mean over the `labels` of the global batch.
+
+        A loss that is not finite is in no mean.
+        """
         self.step += 1
         self.rows_seen += rows
         self.tokens_seen += tokens
         self.seconds += seconds
-        self.logged_loss += loss * labels
-        self.logged_labels += labels
+        if math.isfinite(loss):
+            self.logged_loss += loss * labels
+            self.logged_labels += labels
         self.logged_tokens += tokens
         self.logged_seconds += seconds
 
     def take_log(self) -> dict[str, float]:
         """The figures since the last line of the log, loss weighted by labels; starts the next line."""
         figures = {
-            "loss": self.logged_loss / self.logged_labels,
+            "loss": self.logged_loss / self.logged_labels if self.logged_labels else math.nan,
             "tokens_per_second": self.logged_tokens / max(self.logged_seconds, 1e-9),
         }
         self.logged_loss, self.logged_labels, self.logged_tokens, self.logged_seconds = 0.0, 0, 0, 0.0

@@ -1,23 +1,50 @@
-"""What belongs to a run beside its loop: start, counters, log lines, evaluations, checkpoints and result."""
+"""What belongs to a run beside its loop: start, global batches, updates, evaluations, checkpoints and result."""
 
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.utils import extract_model_from_parallel
 from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnkit.errors import UsageError, nearest
-from attnkit.models.language import LanguageModel
-from attnkit.training.checkpoint import Facts, checkpoint_path, load_checkpoint, newest_complete, prune, save_checkpoint
+from attnkit.models.language import minimising
+from attnkit.models.loss import TokenLoss
+from attnkit.training.average import WeightAverage
+from attnkit.training.batches import MicroBatch, Window, micro_batches, next_window
+from attnkit.training.checkpoint import (
+    Contents,
+    Facts,
+    Savable,
+    checkpoint_path,
+    complete_steps,
+    is_complete,
+    load_checkpoint,
+    newest_complete,
+    prune,
+    save_checkpoint,
+)
+from attnkit.training.environment import peak_memory, save_environment
+from attnkit.training.equip import check_equipment, equip, unequip
+from attnkit.training.guard import accepts
+from attnkit.training.interrupt import StopRequest
 from attnkit.training.launch import check_num_processes, on_main
 from attnkit.training.layers import freeze
-from attnkit.training.optimizer import build_optimizer
+from attnkit.training.optimizer import build_optimizer, set_learning_rate
 from attnkit.training.progress import Progress
+from attnkit.training.randomness import FORWARD, reseed
 from attnkit.training.run_folder import CHECKPOINTS, check_output_folder, open_output_folder
+from attnkit.training.schedule import learning_rate
 from attnkit.training.settings import TrainingConfig
+from attnkit.training.shards import whole, whole_optimizer, whole_weights
 from attnkit.training.tracking import Tracker
 
 Evaluate = Callable[[nn.Module], dict[str, float]]
@@ -56,11 +83,17 @@ class Run:
     accelerator: Accelerator
     tracker: Tracker
     evaluate: Evaluate | None
+    tokenizer: PreTrainedTokenizerBase | None
     facts: Facts
+    average: WeightAverage | None
+    rate_at: Callable[[int], float]
     progress: Progress = field(default_factory=Progress)
     losses: list[tuple[int, float]] = field(default_factory=list)
     resumed_from: Path | None = None
     interrupted: bool = False
+    began: float = 0.0  # when the present step did
+    checked_gradients: bool = False
+    saved: bool = False  # so that there may be something to prune
 
     @classmethod
     def start(
@@ -72,26 +105,21 @@ class Run:
         accelerator: Accelerator,
         tracker: Tracker,
         evaluate: Evaluate | None,
+        metric_names: Sequence[str] | None,
+        tokenizer: PreTrainedTokenizerBase | None,
     ) -> "Run":
         """Check all that can be checked, open the output folder, wrap the model, go back to a checkpoint if asked."""
-        problems = training.problems()
-        if problems:
-            raise UsageError("; ".join(problems))
-        if num_rows == 0:
-            raise UsageError("there is no row to train on: give more text or examples")
-        if accelerator.gradient_accumulation_steps != 1:
-            raise ValueError("the accelerator divides gradients itself: make it with training.launch.make_accelerator")
-        check_num_processes(accelerator, training.num_processes)
         bare = extract_model_from_parallel(model, keep_torch_compile=False)
-        check_loss(bare, training)
+        check(bare, num_rows, training=training, accelerator=accelerator, metric_names=metric_names)
         freeze(bare, training.frozen_layers)
 
         def open_folder() -> None:
             check_output_folder(training.output_dir, resume=training.resume, overwrite=training.overwrite)
             open_output_folder(training.output_dir, overwrite=training.overwrite)
+            save_environment(accelerator, training.output_dir)
 
         on_main(accelerator, open_folder)
-        bare.to(accelerator.device).train()
+        equip(bare.to(accelerator.device), training, mixed_precision=accelerator.mixed_precision)
         wrapped, optimizer = accelerator.prepare(model, build_optimizer(bare, training))
         run = cls(
             model=bare,
@@ -101,10 +129,12 @@ class Run:
             accelerator=accelerator,
             tracker=tracker,
             evaluate=evaluate,
+            tokenizer=tokenizer,
             facts=Facts(seed=training.seed, num_rows=num_rows),
+            average=None if training.ema_decay is None else WeightAverage(bare, training.ema_decay),
+            rate_at=learning_rate(training),
         )
-        if training.resume:
-            run._resume()
+        run._go_back()
         tracker.start(step=run.progress.step, max_steps=training.max_steps)
         return run
 
@@ -117,29 +147,132 @@ class Run:
         progress = self.progress
         return progress.step < self.training.max_steps and not (self.interrupted or progress.stopped_early)
 
-    def _resume(self) -> None:
-        path = on_main(self.accelerator, lambda: newest_complete(self.folder))
+    def _go_back(self) -> None:
+        """Load the checkpoint to go on from: the newest of this run, or the one at which it begins."""
+        training = self.training
+        path = on_main(self.accelerator, lambda: newest_complete(self.folder)) if training.resume else None
+        if path is None and training.from_checkpoint is not None:
+            path = Path(training.from_checkpoint)
         if path is None:
-            self.tracker.note(f"no complete checkpoint in {self.folder}: starting at step 0")
+            if training.resume:
+                self.tracker.note(f"no complete checkpoint in {self.folder}: starting at step 0")
             return
         self.progress = load_checkpoint(
-            path, model=self.model, optimizer=self.optimizer, scaler=self.accelerator.scaler, facts=self.facts
+            path,
+            model=self.model,
+            optimizer=self.optimizer.optimizer,
+            average=self.average,
+            scaler=self.accelerator.scaler,
+            facts=self.facts,
         )
-        if self.progress.step > self.training.max_steps:
-            raise UsageError(f"training.max_steps: {self.training.max_steps} is less than the step of {path}")
-        self.resumed_from = path
+        if self.progress.step > training.max_steps:
+            raise UsageError(f"training.max_steps: {training.max_steps} is less than the step of {path}")
+        if path.parent != self.folder:
+            self.progress.best_step = self.progress.best_value = None  # that best one is in another folder
+        self.resumed_from, self.saved = path, True
         self.tracker.note(f"going on from {path}")
 
-    def after_step(self, *, learning_rate: float, grad_norm: float) -> None:
+    def minimising(self) -> AbstractContextManager[None]:
+        """Let the model compute the loss of this run for a while."""
+        loss = TokenLoss(label_smoothing=self.training.label_smoothing, z_loss=self.training.z_loss)
+        return minimising(loss, self.model)
+
+    def windows(
+        self, rows: Sequence[Any], *, collate: Callable[[list[Any]], dict[str, Any]], stop: StopRequest
+    ) -> Iterator[Window]:
+        """What this process reads for each optimizer step, until the run is over or one of its processes is told to
+        stop: then there is a checkpoint."""
+        training, accelerator, progress = self.training, self.accelerator, self.progress
+        reading = micro_batches(
+            rows, collate=collate, training=training, accelerator=accelerator, first_row=progress.rows_seen
+        )
+        while self.goes_on:
+            self.began = time.perf_counter()
+            window = next_window(
+                reading, training=training, accelerator=accelerator, stop=stop.asked, step=progress.step
+            )
+            if window.stops:
+                self.interrupted = True
+                self.save()
+                return
+            yield window
+
+    @contextmanager
+    def passing(self, batch: MicroBatch, window: Window) -> Iterator[None]:
+        """Around the passes of a micro batch: random numbers of its own, and gradients travel between processes once,
+        with the last of the window."""
+        reseed(self.training.seed, FORWARD, batch.position)
+        if batch is window.batches[-1]:
+            yield
+        else:
+            with self.accelerator.no_sync(self.wrapped):
+                yield
+
+    def update(self, window: Window) -> None:
+        """Make the optimizer step of a window, unless its gradient is refused, and what is due after it."""
+        training, accelerator, progress, optimizer = self.training, self.accelerator, self.progress, self.optimizer
+        if not self.checked_gradients:
+            self.name_unused_parameters()
+        norm = accelerator.clip_grad_norm_(self.wrapped.parameters(), training.max_grad_norm or math.inf)
+        grad_norm = whole(norm).item()
+        loss, rate = window.loss(), self.rate_at(progress.step)
+        scaled = accelerator.scaler is not None
+        accepted = accepts(progress, loss=loss, grad_norm=grad_norm, training=training, scaled=scaled)
+        if accepted:
+            set_learning_rate(optimizer, rate)
+            optimizer.step()
+            if self.average is not None:
+                self.average.update(progress.step)
+        optimizer.zero_grad()
+        progress.add_step(
+            rows=len(window.batches) * training.per_device_batch_size * accelerator.num_processes,
+            tokens=window.num_tokens,
+            labels=window.num_labels,
+            loss=loss,
+            seconds=time.perf_counter() - self.began,
+        )
+        self.tracker.step(progress.step, loss)
+        if not accepted:
+            self._skip(loss=loss, grad_norm=grad_norm)
+        elif self.saved:
+            # Only now the newest is known to be worth more than those before it.
+            self._prune()
+        self._after_step(learning_rate=rate, grad_norm=grad_norm)
+
+    def _skip(self, *, loss: float, grad_norm: float) -> None:
+        """Say that a step was not made, and stop where too many were not."""
+        progress = self.progress
+        said = f"the loss is {loss} and the norm of the gradient {grad_norm}"
+        in_a_row, limit = progress.skipped_in_a_row, self.training.max_skipped_steps
+        if in_a_row > limit or (progress.step == self.training.max_steps and not math.isfinite(loss)):
+            raise UsageError(
+                f"step {progress.step}: {said}; {in_a_row} steps in a row were skipped (training.max_skipped_steps: "
+                f"{limit}); {self._remedy()}"
+            )
+        self.tracker.note(f"step {progress.step}: {said}: skipped")
+
+    def _remedy(self) -> str:
+        """How to go on after a run that has come to nothing."""
+        steps = on_main(self.accelerator, lambda: complete_steps(self.folder))
+        good = [step for step in steps if step <= self.progress.good_step]
+        kept = (
+            f"the last good checkpoint is {checkpoint_path(self.folder, good[-1])}" if good else "no checkpoint is good"
+        )
+        return f"lower training.learning_rate or training.max_grad_norm, or lengthen training.warmup_steps; {kept}"
+
+    def _after_step(self, *, learning_rate: float, grad_norm: float) -> None:
         """Log, evaluate and save where it is time to."""
         progress, training = self.progress, self.training
         if self._due(training.log_steps):
             figures = progress.take_log()
             figures |= {"learning_rate": learning_rate, "grad_norm": grad_norm, "tokens_seen": progress.tokens_seen}
             figures |= {"epoch": progress.rows_seen / self.facts.num_rows, "seconds": progress.seconds}
+            figures |= {"skipped_steps": progress.skipped_steps, "memory": peak_memory(self.accelerator)}
             self.losses.append((progress.step, figures["loss"]))
             self.tracker.train(progress.step, figures)
         is_best = self.evaluate is not None and self._due(training.eval_steps) and self._evaluate(self.evaluate)
+        if progress.skipped_in_a_row and progress.step < training.max_steps:
+            return  # nothing has changed but the position, and the weights may be what is wrong
         if is_best or progress.stopped_early or self._due(training.save_steps):
             self.save()
 
@@ -147,32 +280,52 @@ class Run:
         return self.progress.step % every == 0 or self.progress.step == self.training.max_steps
 
     def _evaluate(self, evaluate: Evaluate) -> bool:
-        """Evaluate and return whether this is the best so far."""
-        metrics, training, progress = evaluate(self.model), self.training, self.progress
-        if training.best_metric not in metrics:
-            known = nearest(training.best_metric, metrics)
-            raise UsageError(f"training.best_metric: this run has no metric {training.best_metric!r}: {known}")
+        """Evaluate, the average of the weights where there is one, and return whether this is the best so far."""
+        training, progress = self.training, self.progress
+        with self._averaged():
+            metrics = evaluate(self.model)
+        check_metric(training, metrics)
         self.tracker.evaluation(progress.step, metrics)
         is_best = progress.add_evaluation(metrics, metric=training.best_metric, mode=training.best_mode)
         progress.stopped_early = training.patience is not None and progress.evaluations_since_best >= training.patience
+        if progress.step == training.max_steps and not math.isfinite(metrics.get("loss", 0.0)):
+            raise UsageError(f"step {progress.step}: the held-out loss is {metrics['loss']}; {self._remedy()}")
         return is_best
 
-    def save(self) -> None:
-        """Write a checkpoint and delete those that are no longer kept."""
-        on_main(self.accelerator, self._save)
+    def _averaged(self) -> AbstractContextManager[Any]:
+        return ExitStack() if self.average is None else self.average.in_model()
 
-    def _save(self) -> None:
-        scaler, progress = self.accelerator.scaler, self.progress
-        save_checkpoint(
-            self.folder, model=self.model, optimizer=self.optimizer, scaler=scaler, progress=progress, facts=self.facts
+    def save(self) -> None:
+        """Write a checkpoint. Those that are no longer kept are deleted after the next step."""
+        average = self.average
+        companions: list[Savable] = [] if self.tokenizer is None else [self.tokenizer]
+        if isinstance(self.model, PreTrainedModel):
+            config = deepcopy(self.model.config)
+            config.architectures = [type(self.model).__name__]  # as `save_pretrained` of the model has it
+            companions.append(config)
+        contents = Contents(
+            weights=whole_weights(self.model),
+            average=None if average is None else {name: whole(tensor) for name, tensor in average.weights.items()},
+            optimizer=whole_optimizer(self.optimizer.optimizer),
+            scaler=None if self.accelerator.scaler is None else self.accelerator.scaler.state_dict(),
+            progress=self.progress,
+            facts=self.facts,
+            companions=companions,
         )
-        prune(self.folder, keep_last=self.training.keep_last, best_step=progress.best_step)
+        on_main(self.accelerator, lambda: save_checkpoint(self.folder, contents))
+        self.saved = True
+
+    def _prune(self) -> None:
+        last, every, best = self.training.keep_last, self.training.keep_every, self.progress.best_step
+        on_main(self.accelerator, lambda: prune(self.folder, keep_last=last, keep_every=every, best_step=best))
+        self.saved = False
 
     def name_unused_parameters(self) -> None:
         """After the first backward: several processes cannot average the gradient of a parameter that has none.
 
         Raises `UsageError` with the names of such parameters; a single process says them and goes on.
         """
+        self.checked_gradients = True
         unused = [name for name, p in self.model.named_parameters() if p.requires_grad and p.grad is None]
         if unused:
             said = f"{len(unused)} parameters take no part in the loss: {', '.join(unused)}"
@@ -181,8 +334,13 @@ class Run:
             self.tracker.note(f"{said}; they stay as they are")
 
     def finish(self) -> TrainResult:
-        """Take the wrappers off the model and return how the run ended."""
+        """Give the model its averaged weights, take the wrappers off it, and return how the run ended."""
+        if self.saved:
+            self._prune()
+        if self.average is not None:
+            self.average.copy_to_model()
         self.accelerator.unwrap_model(self.wrapped, keep_fp32_wrapper=False)
+        unequip(self.model, self.training)
         self.accelerator.free_memory()
         progress = self.progress
         best = progress.best_step
@@ -202,11 +360,35 @@ class Run:
         )
 
 
-def check_loss(model: nn.Module, training: TrainingConfig) -> None:
-    """Raise `UsageError` if a model that computes its loss itself is asked for more than that."""
-    asked = [name for name in ("label_smoothing", "z_loss") if vars(training)[name]]
-    if asked and not isinstance(model, LanguageModel):
+def check(
+    model: nn.Module,
+    num_rows: int,
+    *,
+    training: TrainingConfig,
+    accelerator: Accelerator,
+    metric_names: Sequence[str] | None,
+) -> None:
+    """Raise `UsageError` for whatever of a run can be known to be wrong before anything is written."""
+    problems = training.problems()
+    if problems:
+        raise UsageError("; ".join(problems))
+    if num_rows == 0:
+        raise UsageError("there is no row to train on: give more text or examples")
+    if accelerator.gradient_accumulation_steps != 1:
+        raise ValueError("the accelerator divides gradients itself: make it with training.launch.make_accelerator")
+    check_num_processes(accelerator, training.num_processes)
+    check_equipment(model, training)
+    if metric_names is not None:
+        check_metric(training, metric_names)
+    if training.from_checkpoint is not None and not is_complete(Path(training.from_checkpoint)):
         raise UsageError(
-            f"training.{asked[0]}: a {type(model).__name__} computes its own loss; set it to 0, or train a language "
-            "model of attnkit"
+            f"training.from_checkpoint: {training.from_checkpoint} is no complete checkpoint; give a folder "
+            "checkpoints/step-… of a run"
         )
+
+
+def check_metric(training: TrainingConfig, names: Sequence[str] | dict[str, float]) -> None:
+    """Raise `UsageError` if the metric that decides which checkpoint is the best is none of a run's."""
+    if training.best_metric not in names:
+        known = nearest(training.best_metric, names)
+        raise UsageError(f"training.best_metric: this run has no metric {training.best_metric!r}: {known}")

@@ -13,10 +13,22 @@ from attnkit.files.saved import CONFIG
 
 CHECKPOINTS = "checkpoints"
 LOG = "log.jsonl"
+ENVIRONMENT = "environment.json"
 RUN_MARKS = (CHECKPOINTS, LOG)  # a folder with one of these holds a run
 PREDICTIONS, REPORT, ADAPTER = "predictions", "report.png", "adapter"
 # What an overwrite deletes.
-RUN_FILES = (*RUN_MARKS, CONFIG, "loss.png", "summary.json", "model", "tokenizer", PREDICTIONS, REPORT, ADAPTER)
+RUN_FILES = (
+    *RUN_MARKS,
+    ENVIRONMENT,
+    CONFIG,
+    "loss.png",
+    "summary.json",
+    "model",
+    "tokenizer",
+    PREDICTIONS,
+    REPORT,
+    ADAPTER,
+)
 
 
 def holds_run(output_dir: str | Path) -> bool:

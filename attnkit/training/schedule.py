@@ -33,8 +33,19 @@ def constant(optimizer: Optimizer, training: TrainingConfig) -> LambdaLR:
     return optimization.get_constant_schedule_with_warmup(optimizer, training.warmup_steps)
 
 
+def inverse_sqrt(optimizer: Optimizer, training: TrainingConfig) -> LambdaLR:
+    """peak · √(w / step), w the warm-up's steps, and never below the minimum (Vaswani 2017, section 5.3); without a
+    warm-up w is 10,000."""
+    curve = optimization.get_inverse_sqrt_schedule(optimizer, training.warmup_steps).lr_lambdas[0]
+    floor = training.min_learning_rate / training.learning_rate
+    return LambdaLR(optimizer, lambda step: curve(step) if step < training.warmup_steps else max(curve(step), floor))
+
+
 def warmup_stable_decay(optimizer: Optimizer, training: TrainingConfig) -> LambdaLR:
-    """The peak, then minimum + (peak - minimum)·(1 - √progress) over the last decay steps (Hägele 2024)."""
+    """The peak, then minimum + (peak - minimum)·(1 - √progress) over the last decay steps (Hägele 2024).
+
+    Until then the rate knows no end, so any checkpoint before can be decayed from: `training.from_checkpoint`.
+    """
     return optimization.get_wsd_schedule(
         optimizer,
         training.warmup_steps,
@@ -49,6 +60,7 @@ SCHEDULES: dict[str, Callable[[Optimizer, TrainingConfig], LambdaLR]] = {
     "cosine": cosine,
     "linear": linear,
     "constant": constant,
+    "inverse_sqrt": inverse_sqrt,
     "warmup_stable_decay": warmup_stable_decay,
 }
 
@@ -57,7 +69,7 @@ def learning_rate(training: TrainingConfig) -> Callable[[int], float]:
     """Return step -> learning rate of the update after `step` updates, step = 0 … `max_steps` - 1.
 
     Linear warm-up (from zero; `warmup_stable_decay`: from the minimum) is at the peak at step `warmup_steps`; the curve
-    would be at `min_learning_rate` at step `max_steps`.
+    would be at `min_learning_rate` at step `max_steps`, but for `constant` and `inverse_sqrt`, which have no end.
     """
     optimizer = torch.optim.SGD(
         [torch.zeros(1)], lr=training.learning_rate

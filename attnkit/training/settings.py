@@ -8,7 +8,8 @@ from attnkit.errors import nearest, seed_problems
 
 Optimizer = Literal["adamw", "muon", "adafactor"]
 Transfer = Literal["mup", "depth-mup", "completep"]
-Schedule = Literal["cosine", "linear", "constant", "warmup_stable_decay"]
+Schedule = Literal["cosine", "linear", "constant", "inverse_sqrt", "warmup_stable_decay"]
+Precision = Literal["no", "bf16", "fp16"]
 
 
 @dataclass(kw_only=True)
@@ -23,6 +24,11 @@ class TrainingConfig:
     """Rows per process and forward pass."""
     gradient_accumulation_steps: int = 1
     """Forward passes per optimizer step."""
+    initial_accumulation_steps: int = 1
+    """Forward passes per optimizer step at the start, where there is a ramp."""
+    ramp_steps: int = 0
+    """Optimizer steps over which the passes per step grow from `initial_accumulation_steps` to
+    `gradient_accumulation_steps`; 0 for no ramp."""
     optimizer: Optimizer = "adamw"
     """What makes an update of a gradient."""
     learning_rate: float = 1e-3
@@ -63,12 +69,26 @@ class TrainingConfig:
     """Rows of one step have about the same length, so that little of a batch is padding."""
     max_grad_norm: float | None = 1.0
     """Gradients are scaled down to this global norm; null for no clipping."""
+    max_skipped_steps: int = 10
+    """Optimizer steps in a row that may be skipped since the loss or the gradient is not finite; then the run stops."""
+    spike_factor: float | None = None
+    """Also skip steps whose gradient has more than so many times the usual norm; null to make them all the same."""
+    ema_decay: float | None = None
+    """Keep a moving average of the weights with this decay: it is what is evaluated and delivered; null for none."""
+    mixed_precision: Precision | None = None
+    """Precision of the passes, the weights stay in fp32; null for what the launcher says."""
+    compile_backend: str | None = None
+    """Compile the model with this backend of torch.compile, e.g. `inductor`; null for no compiling."""
+    activation_checkpointing: bool = False
+    """Compute activations anew in the backward pass instead of keeping them: less memory, a third more work."""
     eval_steps: int = 200
     """Optimizer steps between evaluations."""
     save_steps: int = 500
     """Optimizer steps between checkpoints."""
     keep_last: int = 2
     """Checkpoints that are kept, besides the best one."""
+    keep_every: int | None = None
+    """Also keep the checkpoints of every so many optimizer steps; null for none of them."""
     log_steps: int = 10
     """Optimizer steps between log lines."""
     seed: int = 0
@@ -83,6 +103,8 @@ class TrainingConfig:
     """Processes that this run was planned for; the run stops if it has another number."""
     resume: bool = False
     """Go on from the newest complete checkpoint in `output_dir`."""
+    from_checkpoint: str | None = None
+    """Begin at this checkpoint of another run, `.../checkpoints/step-…`: with its optimizer, counters and position."""
     overwrite: bool = False
     """Delete the run that `output_dir` already holds."""
 
@@ -99,9 +121,19 @@ class TrainingConfig:
             "num_processes",
             "base_hidden_size",
             "base_num_hidden_layers",
+            "initial_accumulation_steps",
+            "keep_every",
         ]
-        positive = ["learning_rate", "adam_epsilon", "max_grad_norm"]
-        not_negative = ["warmup_steps", "min_learning_rate", "weight_decay", "z_loss", "frozen_layers"]
+        positive = ["learning_rate", "adam_epsilon", "max_grad_norm", "spike_factor"]
+        not_negative = [
+            "warmup_steps",
+            "ramp_steps",
+            "max_skipped_steps",
+            "min_learning_rate",
+            "weight_decay",
+            "z_loss",
+            "frozen_layers",
+        ]
         rules: list[tuple[list[str], str, Callable[[float], bool]]] = [
             (at_least_one, "must be 1 or more", lambda value: value >= 1),
             (positive, "must be more than 0", lambda value: value > 0),
@@ -120,10 +152,24 @@ class TrainingConfig:
             for name in names
             if values[name] is not None and not holds(values[name])
         ]
-        for name, kinds in (("optimizer", Optimizer), ("schedule", Schedule), ("transfer", Transfer)):
-            if values[name] is not None and values[name] not in get_args(kinds):
-                near = nearest(values[name], get_args(kinds))
-                found.append(f"training.{name}: unknown {name} {values[name]!r}: {near}")
+        return found + self._unknown() + self._contradictions()
+
+    def _unknown(self) -> list[str]:
+        """A line for each setting that is none of the names it may be."""
+        found = []
+        names = {"optimizer": Optimizer, "schedule": Schedule, "transfer": Transfer, "mixed_precision": Precision}
+        for name, kinds in names.items():
+            value = vars(self)[name]
+            if value is not None and value not in get_args(kinds):
+                near = nearest(value, get_args(kinds))
+                found.append(f"training.{name}: unknown {name.replace('_', ' ')} {value!r}: {near}")
+        if self.best_mode not in ("min", "max"):
+            found.append(f"training.best_mode: {self.best_mode!r} must be 'min' or 'max'")
+        return found
+
+    def _contradictions(self) -> list[str]:
+        """A line for each setting that does not go with another."""
+        found = []
         if len({self.transfer is None, self.base_hidden_size is None, self.base_num_hidden_layers is None}) == 2:
             found.append(
                 "training.transfer, training.base_hidden_size and training.base_num_hidden_layers go together: give "
@@ -131,8 +177,6 @@ class TrainingConfig:
             )
         if self.transfer is not None and self.optimizer != "adamw":
             found.append(f"training.transfer: its rules are those of optimizer 'adamw', not {self.optimizer!r}")
-        if self.best_mode not in ("min", "max"):
-            found.append(f"training.best_mode: {self.best_mode!r} must be 'min' or 'max'")
         if self.min_learning_rate >= self.learning_rate > 0:
             found.append(
                 f"training.min_learning_rate: {self.min_learning_rate} must be less than training.learning_rate: "
@@ -146,6 +190,11 @@ class TrainingConfig:
         found += seed_problems("training.seed", self.seed)
         if not self.output_dir.strip():
             found.append("training.output_dir: is empty: name a folder")
+        if self.ramp_steps and self.initial_accumulation_steps > self.gradient_accumulation_steps:
+            found.append(
+                f"training.initial_accumulation_steps: {self.initial_accumulation_steps} is more than "
+                f"training.gradient_accumulation_steps: {self.gradient_accumulation_steps}"
+            )
         if self.resume and self.overwrite:
             found.append("training.resume and training.overwrite exclude each other: set one of them to false")
         return found

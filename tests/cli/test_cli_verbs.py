@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,9 +22,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_pretrain_leaves_a_whole_run(finished: Path) -> None:
-    assert {"checkpoints", "config.yaml", "log.jsonl", "loss.png", "model", "summary.json", "tokenizer"} == {
-        path.name for path in finished.iterdir()
-    }
+    files = {"config.yaml", "environment.json", "log.jsonl", "loss.png", "summary.json"}
+    assert files | {"checkpoints", "model", "tokenizer"} == {path.name for path in finished.iterdir()}
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["steps"] == 6
     assert summary["tokens_seen"] == 6 * 4 * 24
@@ -304,3 +304,20 @@ def test_shipped_pretraining_configs_are_valid(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "configs" / "finetune").glob("*.yaml")), ids=lambda path: path.stem)
 def test_shipped_fine_tuning_configs_are_valid(path: Path) -> None:
     assert load(FinetuneRun, ["--config", str(path)]).training.output_dir.startswith("runs/")
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_before_the_first_step_ends_a_run_with_exit_code_0(
+    config: Path, cli: Cli, tmp_path: Path, name: str
+) -> None:
+    own = tmp_path / f"stops_{name.lower()}.py"
+    own.write_text(f"import os, signal\n\nos.kill(os.getpid(), signal.{name})\n")
+    before = signal.getsignal(signal.SIGTERM)
+    folder = tmp_path / "run"
+    code, said, complained = cli(
+        "pretrain", "--config", str(config), "--imports", str(own), "--training.output_dir", str(folder)
+    )
+    assert (code, complained) == (0, [])
+    assert said[-1].startswith(f"stopped by {name} outside of training")
+    assert not folder.exists()
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -123,6 +123,7 @@ def run(
     collate: Callable[[list[Row]], dict[str, torch.Tensor]] = collate_text,
     evaluate: Callable[[nn.Module], dict[str, float]] | None = None,
     tracking: TrackingConfig | None = None,
+    **more: Any,
 ) -> TrainResult:
     tracking = tracking or TrackingConfig(progress=False)
     with Tracker(training.output_dir, tracking=tracking, accelerator=accelerator) as tracker:
@@ -134,6 +135,7 @@ def run(
             accelerator=accelerator,
             tracker=tracker,
             evaluate=evaluate,
+            **more,
         )
 
 
@@ -144,4 +146,4 @@ def held_out(rows: list[Row], accelerator: Accelerator) -> Callable[[nn.Module],
 def gradients(checkpoint: Path) -> list[torch.Tensor]:
     """The gradient of a run's only step, if it was made with `adam_beta1` 0: then it is the first moment."""
     state = torch.load(checkpoint / "optimizer.pt", weights_only=True)["optimizer"]["state"]
-    return [state[index]["exp_avg"] for index in sorted(state)]
+    return [state[name]["exp_avg"] for name in sorted(state)]

@@ -16,8 +16,10 @@ import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
 from samples import Bigram, causal_model, fresh_accelerator, held_out, run, settings, text_rows
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from torch import nn
-from transformers import AutoModelForCausalLM, set_seed
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, set_seed
 
 from attnkit.errors import UsageError
 from attnkit.training.checkpoint import complete_steps, newest_complete
@@ -37,7 +39,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def without_times(record: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if key not in ("seconds", "tokens_per_second")}
+    return {key: value for key, value in record.items() if key not in ("seconds", "tokens_per_second", "memory")}
 
 
 def run_to_the_end(
@@ -118,6 +120,95 @@ def test_resume_after_sigkill_is_exact(
     assert result.resumed_from == checkpoints / f"step-{newest:06d}"
     assert_same_run(result, uninterrupted)
     assert not list(checkpoints.glob(".unfinished-*"))
+
+
+def test_resume_is_exact_whenever_a_run_was_killed(
+    ended: tuple[Path, dict[str, int]], accelerator: Accelerator, uninterrupted: TrainResult
+) -> None:
+    folder, endings = ended
+    assert endings["again"] > 3
+    result = run_to_the_end(folder / "again", accelerator, resume=True)
+    assert result.resumed_from == result.last_checkpoint
+    assert_same_run(result, uninterrupted)
+    left = {path.name for path in (folder / "again" / "checkpoints").iterdir()}
+    assert left == {
+        "best",
+        "last",
+        f"step-{result.best_step:06d}",
+        "step-000020",
+    }  # nothing half written or half deleted
+
+
+def test_what_a_crash_left_is_swept_away(tmp_path: Path, accelerator: Accelerator) -> None:
+    run(Bigram(), ROWS, settings(tmp_path, max_steps=3, save_steps=1, keep_last=3), accelerator=accelerator)
+    folder = tmp_path / "checkpoints"
+    (folder / "step-000001" / "COMPLETE").unlink()  # as deleting begins
+    (folder / ".unfinished-step-000004").mkdir()
+    (folder / "step-mine").mkdir()
+    run(Bigram(), ROWS, settings(tmp_path, max_steps=4, resume=True, keep_last=3), accelerator=accelerator)
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"last", "step-mine", "step-000002", "step-000003", "step-000004"}
+
+
+def test_milestones_are_kept(tmp_path: Path, accelerator: Accelerator) -> None:
+    training = settings(tmp_path, max_steps=7, save_steps=1, keep_last=1, keep_every=3)
+    run(Bigram(), ROWS, training, accelerator=accelerator)
+    assert complete_steps(tmp_path / "checkpoints") == [3, 6, 7]
+
+
+def test_a_run_decays_from_a_checkpoint_of_another(tmp_path: Path, accelerator: Accelerator) -> None:
+    shape = {"schedule": "warmup_stable_decay", "learning_rate": 1e-2, "log_steps": 1}
+    stable = settings(tmp_path / "stable", **shape, max_steps=30, decay_steps=1, save_steps=5, keep_last=9)
+    whole = run(causal_model(), ROWS, stable, accelerator=accelerator)
+    start = tmp_path / "stable" / "checkpoints" / "step-000010"
+    before = files(tmp_path / "stable")
+    decay = settings(tmp_path / "decay", **shape, max_steps=14, decay_steps=4, from_checkpoint=str(start))
+    result = run(causal_model(), ROWS, decay, accelerator=accelerator)
+    assert (result.resumed_from, result.steps) == (start, 14)
+    rates = [record["learning_rate"] for record in read_log(tmp_path / "decay" / "log.jsonl")]
+    assert rates == pytest.approx([1e-2 * (1 - (done / 4) ** 0.5) for done in range(4)])
+    assert result.losses[0] == whole.losses[10]  # the same batch, and the same weights
+    assert files(tmp_path / "stable") == before
+    nothing = settings(tmp_path / "new", from_checkpoint=str(tmp_path))
+    with pytest.raises(UsageError, match=r"training\.from_checkpoint: .* is no complete checkpoint"):
+        run(causal_model(), ROWS, nothing, accelerator=accelerator)
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_average_goes_on_to_the_bit(tmp_path: Path, accelerator: Accelerator) -> None:
+    changes = {"ema_decay": 0.9, "schedule": "constant", "max_steps": 6}
+    run(Bigram(), ROWS, settings(tmp_path / "whole", **changes), accelerator=accelerator)
+    run(Bigram(), ROWS, settings(tmp_path / "parts", **{**changes, "max_steps": 3}), accelerator=accelerator)
+    run(Bigram(), ROWS, settings(tmp_path / "parts", **changes, resume=True), accelerator=accelerator)
+    averages = [tmp_path / name / "checkpoints" / "step-000006" / "average.safetensors" for name in ("whole", "parts")]
+    assert averages[0].read_bytes() == averages[1].read_bytes()
+
+
+def test_a_checkpoint_carries_the_tokenizer(tmp_path: Path, accelerator: Accelerator) -> None:
+    words = Tokenizer(WordLevel({f"w{number}": number for number in range(64)}, unk_token="w0"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="w0")
+    training = settings(tmp_path, max_steps=1)
+    result = run(causal_model(), ROWS, training, accelerator=accelerator, tokenizer=tokenizer)
+    loaded = AutoTokenizer.from_pretrained(result.last_checkpoint)
+    assert loaded.get_vocab() == tokenizer.get_vocab()
+
+
+def test_a_checkpoint_runs_no_code(tmp_path: Path, accelerator: Accelerator) -> None:
+    path = run(Bigram(), ROWS, settings(tmp_path, max_steps=1), accelerator=accelerator).last_checkpoint
+    torch.save({"optimizer": Touch(tmp_path / "touched"), "scaler": None}, path / "optimizer.pt")
+    with pytest.raises(UsageError, match=r"cannot go on from .*step-000001: it is damaged \(UnpicklingError"):
+        run(Bigram(), ROWS, settings(tmp_path, max_steps=2, resume=True), accelerator=accelerator)
+    assert not (tmp_path / "touched").exists()
+
+
+class Touch:
+    """What would make a file if it were unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (open, (str(self.path), "w"))
 
 
 def test_sigterm_ends_a_run_with_exit_code_0(ended: tuple[Path, dict[str, int]]) -> None:
@@ -257,7 +348,12 @@ def test_overwriting_deletes_the_run_and_nothing_else(tmp_path: Path, accelerato
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "model").mkdir()
     run(Bigram(), ROWS, settings(tmp_path, max_steps=1, overwrite=True), accelerator=accelerator)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "log.jsonl", "notes.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "checkpoints",
+        "environment.json",
+        "log.jsonl",
+        "notes.txt",
+    ]
     assert complete_steps(tmp_path / "checkpoints") == [1]
 
 

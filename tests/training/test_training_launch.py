@@ -1,6 +1,7 @@
 """Launching: the shipped files start what they say, and a run of two processes is the run of one."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -17,10 +18,10 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import GradientAccumulationPlugin
 from accelerate.utils.launch import prepare_simple_launcher_cmd_env
 from safetensors.torch import load_file
-from samples import causal_model, gradients, run, settings, text_rows
+from samples import causal_model, gradients, own_model, run, settings, text_rows
 
 from attnkit.errors import UsageError
-from attnkit.training.launch import check_num_processes, make_accelerator
+from attnkit.training.launch import check_num_processes, check_sharding, make_accelerator
 from attnkit.training.tracking import read_log
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "accelerate"
@@ -31,15 +32,20 @@ SCRIPT = Path(__file__).with_name("two_processes.py")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which two processes, started by the shipped file, have done all of `two_processes.py`."""
     folder = tmp_path_factory.mktemp("two")
+    launch(SCRIPT, folder)
+    return folder
+
+
+def launch(script: Path, folder: Path) -> None:
+    """Start two processes with the shipped file."""
     # Without the one, so that the launcher decides how many threads each process has; without the other, so that the
     # processes must find each other as they would where somebody forgets it.
     unset = ("OMP_NUM_THREADS", "ACCELERATE_USE_CPU")
     environment = {key: value for key, value in os.environ.items() if key not in unset}
     command = [sys.executable, "-m", "accelerate.commands.launch"]
-    command += ["--config_file", str(CONFIGS / "two_processes_cpu.yaml"), str(SCRIPT), str(folder)]
+    command += ["--config_file", str(CONFIGS / "two_processes_cpu.yaml"), str(script), str(folder)]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -191,6 +197,51 @@ def test_every_file_says_how_to_launch_it(path: Path) -> None:
     assert yaml.safe_load(text)["compute_environment"] == "LOCAL_MACHINE"
 
 
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_accelerate_takes_every_file(path: Path) -> None:
+    """Loaded and checked as `accelerate launch` does it; what cannot run here says so."""
+    parsed = launch_command_parser().parse_args(["--config_file", str(path), "script.py"])
+    shipped = yaml.safe_load(path.read_text())
+    config = load_config_from_file(str(path))
+    assert config.num_processes == shipped["num_processes"]
+    assert ("Needs GPUs" in path.read_text()) == (shipped["num_processes"] > 1 and not shipped["use_cpu"])
+    if shipped["distributed_type"] == "FSDP":
+        parsed, *_ = _validate_launch_command(parsed)
+        assert (parsed.use_fsdp, parsed.fsdp_version, parsed.fsdp_transformer_layer_cls_to_wrap) == (True, 2, "Block")
+        shards = shipped.get("parallelism_config", {"parallelism_config_dp_shard_size": shipped["num_processes"]})
+        sizes = [size for name, size in shards.items() if "_size" in name]
+        assert math.prod(sizes) == shipped["num_processes"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "message"),
+    [("ACCELERATE_USE_FSDP", "sharded weights .FSDP., which need GPUs"), ("ACCELERATE_USE_DEEPSPEED", "fsdp2_full")],
+)
+def test_sharding_that_would_be_left_away_is_refused(
+    monkeypatch: pytest.MonkeyPatch, accelerator: Accelerator, variable: str, message: str
+) -> None:
+    monkeypatch.setenv(variable, "true")
+    with pytest.raises(UsageError, match=message):
+        check_sharding(accelerator)
+
+
 def test_accelerate_takes_the_file_for_one_process() -> None:
     config = load_config_from_file(str(CONFIGS / "one_process.yaml"))
     assert (config.num_processes, config.distributed_type.value) == (1, "NO")
+
+
+@pytest.mark.slow
+def test_sharded_weights_train_save_and_go_on_as_whole_ones(tmp_path: Path, accelerator: Accelerator) -> None:
+    launch(SCRIPT.with_name("sharded.py"), tmp_path)
+    changes = {"per_device_batch_size": 4, "schedule": "constant", "ema_decay": 0.9}
+    one = run(own_model(), text_rows(12), settings(tmp_path / "one", max_steps=4, **changes), accelerator=accelerator)
+    for name in ("model.safetensors", "average.safetensors"):
+        expected = load_file(one.last_checkpoint / name)
+        whole, parts = (load_file(tmp_path / run / "checkpoints" / "step-000004" / name) for run in ("whole", "parts"))
+        assert whole.keys() == expected.keys()  # tied weights once
+        for key, tensor in expected.items():
+            torch.testing.assert_close(whole[key], tensor, rtol=1e-4, atol=1e-5)
+            assert torch.equal(parts[key], whole[key])
+    # A checkpoint knows no processes: one goes on where two stopped.
+    training = settings(tmp_path / "parts", max_steps=5, resume=True, **changes)
+    assert run(own_model(), text_rows(12), training, accelerator=accelerator).steps == 5

@@ -37,13 +37,18 @@ def test_every_schedule_warms_up_and_respects_the_minimum(schedule: str) -> None
     assert curve[4] == max(curve) == 1.0
     assert curve[4:] == sorted(curve[4:], reverse=True)
     assert min(curve[4:]) >= 0.2
-    assert curve[-1] == pytest.approx(1.0 if schedule == "constant" else 0.2)
+    ends = {"constant": 1.0, "inverse_sqrt": 0.4**0.5}  # that have no end
+    assert curve[-1] == pytest.approx(ends.get(schedule, 0.2))
     assert rates(schedule=schedule, warmup_steps=0)[0] == 1.0
 
 
 def test_the_curves() -> None:
     assert rates(schedule="linear") == pytest.approx([0, 0.5, 1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2])
     assert rates(schedule="cosine")[6] == pytest.approx(0.6)  # halfway
+    # Vaswani 2017: d^-½ · min(step^-½, step · w^-1.5), which is at its peak d^-½ · w^-½ at step w.
+    paper = [min(max(step, 1) ** -0.5, step * 2**-1.5) * 2**0.5 for step in range(11)]
+    assert rates(schedule="inverse_sqrt", min_learning_rate=0.0) == pytest.approx(paper)
+    assert rates(schedule="inverse_sqrt", min_learning_rate=0.5)[10] == 0.5
     decay = rates(schedule="warmup_stable_decay", decay_steps=4)
     assert decay[2:7] == [1.0] * 5
     assert decay[7] == pytest.approx(0.2 + 0.8 * (1 - 0.25**0.5))

@@ -3,12 +3,14 @@
 import io
 import json
 import math
+import subprocess
 import sys
 from pathlib import Path
 
 import matplotlib.image
 import numpy as np
 import pytest
+import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from rich.console import Console
@@ -16,6 +18,7 @@ from samples import Bigram, held_out, run, settings, text_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from attnkit.errors import UsageError
+from attnkit.training.environment import git_state
 from attnkit.training.launch import make_accelerator
 from attnkit.training.plot import plot_loss
 from attnkit.training.tracking import Tracker, TrackingConfig, read_log
@@ -118,3 +121,26 @@ def test_the_plot_shows_both_curves_and_the_reference(tmp_path: Path) -> None:
 def test_a_plot_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot write .*loss\.png"):
         plot_loss(tmp_path / "log.jsonl", tmp_path / "missing" / "loss.png")
+
+
+def test_a_run_says_on_what_it_was_made(tmp_path: Path, accelerator: Accelerator) -> None:
+    run(Bigram(), text_rows(4), settings(tmp_path, max_steps=1), accelerator=accelerator)
+    environment = json.loads((tmp_path / "environment.json").read_text())
+    assert environment["packages"]["torch"] == torch.__version__
+    assert (environment["processes"], environment["device"], environment["mixed_precision"]) == (1, "cpu", "no")
+    assert read_log(tmp_path / "log.jsonl")[0]["memory"] > 2**20
+
+
+def test_the_state_of_the_code_is_that_of_git(tmp_path: Path) -> None:
+    assert git_state(tmp_path) is None
+    for words in (
+        ["init", "--quiet"],
+        ["add", "file"],
+        ["-c", "user.name=a", "-c", "user.email=b", "commit", "-qm", "c"],
+    ):
+        (tmp_path / "file").touch()
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    (tmp_path / "file").write_text("changed")
+    state = git_state(tmp_path)
+    assert state is not None
+    assert (len(state["commit"]), state["changed"]) == (40, ["file"])

@@ -122,7 +122,7 @@ def errors(folder: Path, accelerator: Accelerator) -> dict[str, str]:
     on_main(accelerator, lambda: file.write_text("text"))
     return {
         "unused": error_of(train("unused", unused)),
-        "nan": error_of(train("nan", NanOnOne(accelerator))),
+        "nan": error_of(train("nan", NanOnOne(accelerator), max_skipped_steps=0)),
         "processes": error_of(train("processes", Bigram(), num_processes=3)),
         "folder": error_of(train("file/below", Bigram())),
         "main": error_of(lambda: on_main(accelerator, fail)),

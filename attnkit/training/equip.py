@@ -1,0 +1,50 @@
+"""What a run does to its model before the first step, and undoes after the last."""
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from attnkit.errors import UsageError, nearest
+from attnkit.models.language import LanguageModel
+from attnkit.training.settings import TrainingConfig
+
+
+def check_equipment(model: nn.Module, training: TrainingConfig) -> None:
+    """Raise `UsageError` if a model cannot do what the settings ask of it."""
+    asked = [name for name in ("label_smoothing", "z_loss") if vars(training)[name]]
+    if asked and not isinstance(model, LanguageModel):
+        raise UsageError(
+            f"training.{asked[0]}: a {type(model).__name__} computes its own loss; set it to 0, or train a language "
+            "model of attnkit"
+        )
+    recomputes = isinstance(model, PreTrainedModel) and model.supports_gradient_checkpointing
+    if training.activation_checkpointing and not recomputes:
+        raise UsageError(
+            f"training.activation_checkpointing: a {type(model).__name__} cannot compute activations anew; set it to "
+            "false"
+        )
+    backends = torch.compiler.list_backends(exclude_tags=())
+    if training.compile_backend is not None and training.compile_backend not in backends:
+        raise UsageError(
+            f"training.compile_backend: unknown backend {training.compile_backend!r}: "
+            f"{nearest(training.compile_backend, backends)}"
+        )
+
+
+def equip(model: nn.Module, training: TrainingConfig, *, mixed_precision: str) -> None:
+    """Make the model ready for training as the settings say, under its own names of parameters."""
+    model.train()
+    if mixed_precision != "no":
+        model.float()  # half precision is for the passes: small updates would be lost in half weights
+    if training.activation_checkpointing and isinstance(model, PreTrainedModel):
+        model.activation_checkpointing_enable()
+    if training.compile_backend is not None:
+        model.compile(backend=training.compile_backend)
+
+
+def unequip(model: nn.Module, training: TrainingConfig) -> None:
+    """Give the model back as plain as it came."""
+    if training.activation_checkpointing and isinstance(model, PreTrainedModel):
+        model.activation_checkpointing_disable()
+    if training.compile_backend is not None:
+        model._compiled_call_impl = None  # torch has no public way back

@@ -1,0 +1,271 @@
+"""Speed and memory of pretraining beside HF `Trainer` with a model of transformers of equal shape, in one process.
+
+    python tests/benchmarks/pretraining.py [masked] [causal] [memory] [overhead] [--threads 1] [--rounds 5]
+
+The same loop that a run uses, and `Trainer` as it comes, take their optimizer steps in turn (AdamW fused, no dropout on
+both sides), so that a drift of the machine meets them alike; what is printed is the CPU time that each spent, and the
+median over rounds of their ratio. Shape: 6 layers of width 384, vocabulary 16384, rows of 256 tokens.
+"""
+
+import argparse
+import gc
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from torch.utils.data import Dataset
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedModel,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+from transformers.utils import logging
+
+from attnkit.models import AttnKitConfig, AttnKitForCausalLM, AttnKitForMaskedLM
+from attnkit.models.language import minimising
+from attnkit.models.loss import IGNORED, TokenLoss
+from attnkit.training.launch import make_accelerator
+from attnkit.training.loop import TrainingConfig, train
+from attnkit.training.tracking import Tracker, TrackingConfig
+
+VOCAB, LENGTH, BATCH = 16384, 256, 8
+SHAPE = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6, "intermediate_size": 1536}
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+class Rows(Dataset):
+    """Rows of random tokens; of masked ones, 15% are predicted."""
+
+    def __init__(self, *, masked: bool, vocab_size: int = VOCAB) -> None:
+        ids = torch.randint(5, vocab_size, (512, LENGTH), generator=torch.Generator().manual_seed(0))
+        chosen = torch.rand(ids.shape, generator=torch.Generator().manual_seed(1)) < 0.15
+        self.labels = torch.where(chosen, ids, IGNORED) if masked else ids
+        self.inputs = torch.where(chosen, 4, ids) if masked else ids
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"input_ids": self.inputs[index], "labels": self.labels[index]}
+
+
+def collate(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def ours(masked: bool, *, vocab_size: int = VOCAB) -> PreTrainedModel:
+    torch.manual_seed(0)
+    fields: dict[str, Any] = {
+        **SHAPE,
+        "vocab_size": vocab_size,
+        "max_position_embeddings": LENGTH,
+        "position": "learned",
+        "norm": "layernorm",
+        "hidden_act": "gelu" if masked else "gelu_new",
+        "norm_position": "post" if masked else "pre",
+        "mlm_transform": masked,
+    }
+    if masked:
+        return AttnKitForMaskedLM(AttnKitConfig(architecture="encoder", **fields))
+    return AttnKitForCausalLM(AttnKitConfig(architecture="decoder", **fields))
+
+
+def theirs(masked: bool, *, vocab_size: int = VOCAB) -> PreTrainedModel:
+    torch.manual_seed(0)
+    if masked:
+        config = BertConfig(**SHAPE, **NO_DROPOUT, vocab_size=vocab_size, max_position_embeddings=LENGTH)
+        return BertForMaskedLM(config)
+    width, layers, heads, _ = SHAPE.values()
+    shape = {"n_embd": width, "n_layer": layers, "n_head": heads, "n_positions": LENGTH, "vocab_size": vocab_size}
+    return GPT2LMHeadModel(
+        GPT2Config(**shape, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, loss_type="ForCausalLM")
+    )
+
+
+class Turns:
+    """Two jobs in two threads that take steps in turn, each step alone, and the CPU time of each."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.go, self.done = threading.Semaphore(0), threading.Semaphore(0)
+        self.started = 0.0
+
+    def step_ends(self) -> None:
+        """Called by the job after each of its steps."""
+        self.seconds.append(time.thread_time() - self.started)
+        self.done.release()
+        self.go.acquire()
+        self.started = time.thread_time()
+
+
+class Signal(TrainerCallback):
+    """Tells the turns of `Trainer`'s steps."""
+
+    def __init__(self, turns: Turns) -> None:
+        self.turns = turns
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self.turns.step_ends()
+
+
+class SignallingTracker(Tracker):
+    """Tells the turns of the steps of our loop."""
+
+    turns: Turns
+
+    def step(self, step: int, loss: float) -> None:
+        super().step(step, loss)
+        self.turns.step_ends()
+
+
+def train_ours(model: PreTrainedModel, rows: Rows, *, steps: int, turns: Turns, folder: Path) -> None:
+    accelerator = make_accelerator()
+    quiet = {"save_steps": 10**6, "eval_steps": 10**6, "log_steps": 10}
+    training = TrainingConfig(output_dir=str(folder / "ours"), max_steps=steps, per_device_batch_size=BATCH, **quiet)
+    with SignallingTracker(
+        folder / "ours", tracking=TrackingConfig(progress=False), accelerator=accelerator
+    ) as tracker:
+        tracker.turns = turns
+        train(model, rows, collate=collate, training=training, accelerator=accelerator, tracker=tracker)
+
+
+def train_theirs(model: PreTrainedModel, rows: Rows, *, steps: int, turns: Turns, folder: Path) -> None:
+    arguments = TrainingArguments(
+        output_dir=str(folder / "theirs"),
+        max_steps=steps,
+        per_device_train_batch_size=BATCH,
+        optim="adamw_torch_fused",
+        weight_decay=0.1,
+        use_cpu=True,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+        logging_steps=10,
+    )
+    Trainer(model, arguments, data_collator=collate, train_dataset=rows, callbacks=[Signal(turns)]).train()
+
+
+def interleaved(jobs: dict[str, Callable[[Turns, Path], None]], *, rounds: int) -> dict[str, list[float]]:
+    """CPU seconds of each step of jobs that take their steps in turn; the first two, which warm up, are left out."""
+    turns = {name: Turns() for name in jobs}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, job in jobs.items():
+            threading.Thread(target=job, args=(turns[name], Path(folder)), daemon=True).start()
+            turns[name].done.acquire()
+        for _ in range(rounds + 1):
+            for turn in turns.values():
+                turn.go.release()
+                turn.done.acquire()
+    return {name: turn.seconds[2:] for name, turn in turns.items()}
+
+
+def compare(masked: bool, rounds: int) -> None:
+    rows = Rows(masked=masked)
+    steps = rounds + 3
+    jobs = {
+        "Trainer": lambda turns, folder: train_theirs(theirs(masked), rows, steps=steps, turns=turns, folder=folder),
+        "attnkit": lambda turns, folder: train_ours(ours(masked), rows, steps=steps, turns=turns, folder=folder),
+    }
+    seconds = interleaved(jobs, rounds=rounds)
+    ratio = statistics.median(a / b for a, b in zip(seconds["Trainer"], seconds["attnkit"], strict=True))
+    peer = "BertForMaskedLM" if masked else "GPT2LMHeadModel"
+    print(f"{'masked' if masked else 'causal'} against Trainer + {peer}: {ratio:.2f} × tokens per second", end="")
+    each = {name: BATCH * LENGTH / statistics.median(taken) for name, taken in seconds.items()}
+    print(f" ({', '.join(f'{name} {rate:,.0f}' for name, rate in each.items())} tokens per CPU second)")
+
+
+def peak(step: Callable[[], None]) -> int:
+    """The most bytes that torch holds at once beyond what it held before, in a step after the first."""
+    step()
+    with torch.profiler.profile(profile_memory=True) as profile:
+        step()
+    live = most = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            live += event.nbytes()
+            most = max(most, live)
+    return most
+
+
+def memory(_: int) -> None:
+    print("peak memory of a causal step: weights, moments, and what the step adds")
+    for vocab_size in (16384, 49152):
+        found = {name: step_memory(make(False, vocab_size=vocab_size)) for name, make in MODELS.items()}
+        gc.collect()
+        ratio = found["attnkit"] / found["Trainer"]
+        each = ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in found.items())
+        print(
+            f"vocabulary {vocab_size}: {ratio:.2f} × ({each}; resident {psutil.Process().memory_info().rss / 1e6:.0f})"
+        )
+
+
+MODELS = {"Trainer": theirs, "attnkit": ours}
+
+
+def step_memory(model: PreTrainedModel) -> int:
+    """Bytes of weights and moments, and the most that a step adds to them."""
+    rows = Rows(masked=False, vocab_size=model.config.vocab_size)
+    batch = collate([rows[index] for index in range(BATCH)])
+    optimizer = torch.optim.AdamW(model.train().parameters(), fused=True)
+
+    def step() -> None:
+        with minimising(TokenLoss(), model):
+            model(**batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return peak(step) + 3 * sum(4 * parameter.numel() for parameter in model.parameters())
+
+
+def train_plain(model: PreTrainedModel, rows: Rows, *, steps: int, turns: Turns) -> None:
+    """Forward, backward and optimizer, and nothing else."""
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    with minimising(TokenLoss(), model):
+        for step in range(steps):
+            batch = collate([rows[(step * BATCH + index) % len(rows)] for index in range(BATCH)])
+            model(**batch).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            turns.step_ends()
+
+
+def overhead(rounds: int) -> None:
+    rows, rounds = Rows(masked=False), 3 * rounds
+    steps = rounds + 3
+    jobs = {
+        "plain": lambda turns, folder: train_plain(ours(False), rows, steps=steps, turns=turns),
+        "attnkit": lambda turns, folder: train_ours(ours(False), rows, steps=steps, turns=turns, folder=folder),
+    }
+    seconds = interleaved(jobs, rounds=rounds)
+    more = statistics.median(b / a - 1 for a, b in zip(seconds["plain"], seconds["attnkit"], strict=True))
+    print(f"the loop beside forward, backward and optimizer: {100 * more:.1f}% of a causal step, clipping included")
+
+
+TABLES = {
+    "masked": lambda rounds: compare(True, rounds),
+    "causal": lambda rounds: compare(False, rounds),
+    "memory": memory,
+    "overhead": overhead,
+}
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", nargs="*", choices=[*TABLES, []], help="what to measure; all without it")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    logging.set_verbosity_error()
+    for table in arguments.tables or TABLES:
+        TABLES[table](arguments.rounds)

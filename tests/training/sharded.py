@@ -1,0 +1,55 @@
+"""A run whose weights two processes share out between them (FSDP2); started by the tests of launching.
+
+    accelerate launch --config_file configs/accelerate/two_processes_cpu.yaml sharded.py FOLDER
+
+Accelerate shards on GPUs only and says nothing on a CPU, so its state is told here what the launcher tells it there.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+from samples import held_out, own_model, run, settings, text_rows
+from torch.distributed.tensor import DTensor
+
+from attnkit.training.launch import make_accelerator
+from attnkit.training.loop import TrainResult
+
+
+def shard(accelerator: Accelerator) -> None:
+    plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=2,
+        auto_wrap_policy="transformer_based_wrap",
+        transformer_cls_names_to_wrap=["Block"],
+        cpu_ram_efficient_loading=False,
+    )
+    for state in (PartialState._shared_state, AcceleratorState._shared_state):
+        state.update(distributed_type=DistributedType.FSDP, fsdp_plugin=plugin)
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    accelerator = make_accelerator(num_processes=2)
+    shard(accelerator)
+
+    def train(name: str, **changes: Any) -> TrainResult:
+        model = own_model(tie_word_embeddings=name != "untied")
+        changes = {"per_device_batch_size": 2, "schedule": "constant", "ema_decay": 0.9, "eval_steps": 2, **changes}
+        training = settings(folder / name, **changes)
+        evaluate = held_out(text_rows(3), accelerator)
+        result = run(model, text_rows(12), training, accelerator=accelerator, evaluate=evaluate)
+        assert all(isinstance(parameter, DTensor) for parameter in model.parameters())
+        return result
+
+    train("whole", max_steps=4)
+    train("untied", max_steps=1)
+    train("parts", max_steps=2)
+    train("parts", max_steps=4, resume=True)
+    accelerator.end_training()
+
+
+if __name__ == "__main__":
+    main()
