@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from attnkit.cli import main
 
 WIDTHS = (32, 64, 128)  # the first is the base
-RATES = tuple(2.0**power for power in range(-9, -3))
+RATES = tuple(2.0**power for power in range(-8, -4))
 RUN = {
     "model.num_hidden_layers": 2,
     "model.initializer_range": 0.1,

@@ -27,6 +27,7 @@ OUTLIER = 3.5  # scaled median absolute deviations (Iglewicz 1993)
 STARTS = tuple(itertools.product((0.0, 8.0, 16.0), (0.0, 8.0, 16.0), (-1.0, 0.7), (0.2, 0.8), (0.2, 0.8)))
 BOUNDS = [(-20.0, 40.0), (-20.0, 40.0), (-10.0, 5.0), (1e-3, 3.0), (1e-3, 3.0)]  # log A, log B, log E, α, β
 VAGUE = 20
+FEW_ITERATIONS, PROMISING = 60, 8
 Array = NDArray[np.float64]
 
 
@@ -103,8 +104,9 @@ def fit_scaling_law(
 def check(runs: list[Run]) -> None:
     """Refuse what determines no law."""
     for run in runs:
-        if min(run.parameters, run.tokens, run.loss) <= 0:
-            raise UsageError(f"{run.name}: parameters, tokens and loss must be more than 0")
+        for name in ("parameters", "tokens", "loss"):
+            if not 0 < vars(run)[name] < math.inf:
+                raise UsageError(f"{run.name}: {name} must be more than 0 and finite, not {vars(run)[name]:g}")
     if len(runs) < FEWEST_RUNS:
         raise UsageError(f"{len(runs)} runs do not determine five constants: give at least {FEWEST_RUNS}")
     for name, sizes in (("parameters", {run.parameters for run in runs}), ("tokens", {run.tokens for run in runs})):
@@ -137,13 +139,15 @@ def objective(constants: Array, logs: Array) -> tuple[float, Array]:
 
 
 def search(logs: Array, starts: Sequence[tuple[float, ...]]) -> Array:
-    """The constants of the lowest objective among L-BFGS searches."""
-    options = {"maxiter": 1000, "ftol": 1e-13, "gtol": 1e-9}
-    found = [
-        minimize(objective, start, args=(logs,), jac=True, method="L-BFGS-B", bounds=BOUNDS, options=options)
-        for start in starts
-    ]
-    return np.asarray(min(found, key=lambda it: float(it.fun)).x)
+    """The constants of the lowest objective among L-BFGS searches; only the promising ones are finished."""
+
+    def descend(start: Array, iterations: int) -> tuple[float, Array]:
+        options = {"maxiter": iterations, "ftol": 1e-13, "gtol": 1e-9}
+        end = minimize(objective, start, args=(logs,), jac=True, method="L-BFGS-B", bounds=BOUNDS, options=options)
+        return float(end.fun), np.asarray(end.x)
+
+    first = sorted((descend(np.array(start), FEW_ITERATIONS) for start in starts), key=lambda end: end[0])
+    return min((descend(end, 1000) for _, end in first[:PROMISING]), key=lambda end: end[0])[1]
 
 
 def as_law(found: Array) -> Law:

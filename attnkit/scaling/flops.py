@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
 from attnkit.attention import positions
+from attnkit.attention.backends import BACKENDS
 from attnkit.errors import UsageError, nearest
 from attnkit.scaling.attention_flops import Layer, Work, product
 from attnkit.scaling.pairs import pairs_of_layer
@@ -99,6 +100,8 @@ def count_flops(
         raise UsageError(f"unknown convention {convention!r}: {nearest(convention, get_args(Convention))}")
     if recompute not in get_args(Recompute):
         raise UsageError(f"unknown recompute {recompute!r}: {nearest(recompute, get_args(Recompute))}")
+    if backend not in ("eager", *BACKENDS):
+        raise UsageError(f"unknown backend {backend!r}: {nearest(backend, ['eager', *BACKENDS])}")
     batch = make_batch(batch_size, seq_len, target_len=target_len, past=past, predicted=predicted)
     if convention == "6nd":
         count = six_n_d(subject, batch)
@@ -128,6 +131,8 @@ def make_batch(size: int, tokens: int, *, target_len: int | None, past: int, pre
             raise UsageError(f"{name} must be at least 1, not {count}")
     if past < 0:
         raise UsageError(f"past must be at least 0, not {past}")
+    if predicted is not None and predicted > max(tokens, target):
+        raise UsageError(f"predicted {predicted} is more than the {max(tokens, target)} tokens of a row")
     return Batch(size=size, tokens=tokens, target=target, past=past, predicted=predicted)
 
 

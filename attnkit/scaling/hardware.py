@@ -1,5 +1,6 @@
 """Devices, what they can do at best, and the time, money and energy that a number of FLOPs takes."""
 
+import math
 import os
 import re
 import time
@@ -100,8 +101,8 @@ def find_device(name: str, *, price: float | None = None) -> Device:
 
     Raises `UsageError` with the nearest names.
     """
-    if price is not None and price < 0:
-        raise UsageError(f"price must be at least 0, not {price}")
+    if price is not None and not 0 <= price < math.inf:
+        raise UsageError(f"price must be at least 0 and finite, not {price}")
     if name.lower() == "cpu":
         return replace(measure_cpu(), price=price)
     plain = re.sub("[ _-]", "", name.lower())
@@ -187,13 +188,13 @@ def estimate_time(
     instead of MFU. Exactly one of `mfu` (a part of 1) and `seconds` is given. Raises `UsageError` for nonsense.
     """
     card = find_device(device, price=price) if isinstance(device, str) else device
-    if flops <= 0:
-        raise UsageError(f"flops must be more than 0, not {flops:g}")
+    if not 0 < flops < math.inf:
+        raise UsageError(f"flops must be more than 0 and finite, not {flops:g}")
     if num_devices < 1:
         raise UsageError(f"num_devices must be at least 1, not {num_devices}")
     if (mfu is None) == (seconds is None):
         raise UsageError("give exactly one of mfu and seconds")
-    if pue < 1:
+    if not 1 <= pue < math.inf:
         raise UsageError(f"pue must be at least 1, not {pue}")
     rate = num_devices * card.peak_of(dtype)
     if mfu is not None:
@@ -202,9 +203,13 @@ def estimate_time(
         seconds = flops / (rate * mfu)
     else:
         assert seconds is not None
-        if seconds <= 0:
-            raise UsageError(f"seconds must be more than 0, not {seconds:g}")
+        if not 0 < seconds < math.inf:
+            raise UsageError(f"seconds must be more than 0 and finite, not {seconds:g}")
         mfu = flops / (rate * seconds)
+        if mfu > 1:
+            raise UsageError(
+                f"{flops:g} FLOPs in {seconds:g} seconds are {mfu:.3g} times what the devices can do at best"
+            )
     return TimeEstimate(
         flops=flops, seconds=seconds, mfu=mfu, device=card, num_devices=num_devices, dtype=dtype, pue=pue
     )

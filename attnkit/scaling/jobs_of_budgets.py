@@ -10,6 +10,7 @@ from attnkit.scaling.fit import constants, draw_fit, fit_scaling_law, read_runs
 from attnkit.scaling.flags import Parser, writable
 from attnkit.scaling.hardware import estimate_time
 from attnkit.scaling.laws import DEFAULT_LAW
+from attnkit.scaling.memory import TRACED_BACKENDS
 from attnkit.scaling.planner import plan
 from attnkit.scaling.render import FORMATS, count, draw_table, duration, for_people, grid, in_bytes
 from attnkit.scaling.states import Optimizer, Precision
@@ -81,7 +82,7 @@ def fill_plan(parser: Parser) -> None:
     parser.add_argument("--precision", help=" or ".join(get_args(Precision)) + "; by default fp32 on a CPU, else mixed")
     parser.add_argument("--optimizer", default="adamw", help=" or ".join(get_args(Optimizer)))
     parser.add_argument("--scorer", default="scaled_dot", help="the scorer of the model")
-    parser.add_argument("--backend", default="sdpa", help="sdpa, or eager for a scorer that needs it")
+    parser.add_argument("--backend", help=" or ".join(TRACED_BACKENDS) + "; by default the fastest that can")
     parser.add_argument("--source", default="python-docs", help="data.source of the run")
     parser.add_argument("--output_dir", default="runs/planned", help="training.output_dir of the run")
     parser.add_argument("--output", metavar="FILE", help="write the run that `attnkit pretrain --config FILE` takes")
@@ -132,6 +133,8 @@ def do_fit(given: argparse.Namespace) -> str:
     """The law of some runs."""
     if (given.parameters is None) != (given.tokens is None):
         raise UsageError("to extrapolate, give both --parameters and --tokens")
+    if given.parameters is not None and not 0 < min(given.parameters, given.tokens) < float("inf"):
+        raise UsageError("parameters and tokens must be more than 0 and finite")
     runs = [run for path in given.runs for run in read_runs(Path(path))]
     found = fit_scaling_law(runs)
     rows = [

@@ -176,8 +176,8 @@ def fill_transfer(parser: Parser) -> None:
 def do_transfer(given: argparse.Namespace) -> str:
     """The factors of a model on its base."""
     config, png = read_subject(given.config).config, None if given.png is None else writable(given.png)
-    if given.learning_rate <= 0 or given.weight_decay < 0:
-        raise UsageError("learning_rate must be more than 0, and weight_decay at least 0")
+    if not 0 < given.learning_rate < float("inf") or not 0 <= given.weight_decay < float("inf"):
+        raise UsageError("learning_rate must be more than 0, weight_decay at least 0, and both finite")
     base = {"base_hidden_size": given.base_hidden_size, "base_num_hidden_layers": given.base_num_hidden_layers}
     found = transfer(config, rule=given.rule, **base)
     rate, decay = given.learning_rate, given.weight_decay

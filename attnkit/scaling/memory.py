@@ -154,9 +154,7 @@ def trace_memory(
     """The step that `estimate_memory` divides; its arguments are explained there."""
     subject = read_subject(config, head=head)
     target = seq_len if target_len is None else target_len
-    for name, count in {"batch_size": batch_size, "seq_len": seq_len, "target_len": target}.items():
-        if count < 1:
-            raise UsageError(f"{name} must be at least 1, not {count}")
+    make_batch(batch_size, seq_len, target_len=target, past=0, predicted=predicted)
     choices = (("precision", precision, Precision), ("optimizer", optimizer, Optimizer))
     for name, choice, kind in (*choices, ("recompute", recompute, Recompute)):
         if choice not in get_args(kind):

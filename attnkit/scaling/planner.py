@@ -13,6 +13,7 @@ import yaml
 
 from attnkit.errors import UsageError
 from attnkit.models import AttnKitConfig
+from attnkit.models.checks import common_backend
 from attnkit.scaling.budget import Budget, read_budget
 from attnkit.scaling.hardware import Device, estimate_time
 from attnkit.scaling.laws import DEFAULT_LAW, FLOPS_PER_PRODUCT, Law, best_parameters_for_tokens, find_law
@@ -122,17 +123,18 @@ def plan(
     vocab_size: int = 32768,
     precision: Precision | None = None,
     optimizer: Optimizer = "adamw",
-    backend: str = "sdpa",
+    backend: str | None = None,
     unique_tokens: float | None = None,
     **model: Any,
 ) -> Plan:
     """The best causal model for what is given: one or two of parameters, tokens, FLOPs (or a budget such as
     "8xH100 24h" or "200 A100-hours", at an `mfu`), and a target loss; what is given beyond that has to agree.
 
-    `precision` is "fp32" on a CPU and else "mixed". `memory_per_device` is a limit in bytes; without it, it is that of
-    the budget's device. Without `num_devices` (or a budget that names them) there are as few as hold the model.
-    `unique_tokens` warns where tokens are repeated; `model` are fields of `AttnKitConfig`. Raises `UsageError` for
-    nonsense, for a budget that cannot be read, and where what is given contradicts itself or no size fits.
+    `backend` is the fastest that computes the parts, `precision` "fp32" on a CPU and else "mixed". `memory_per_device`
+    is a limit in bytes; without it, it is that of the budget's device. Without `num_devices` (or a budget that names
+    them) there are as few as hold the model. `unique_tokens` warns where tokens are repeated; `model` are fields of
+    `AttnKitConfig`. Raises `UsageError` for nonsense, for a budget that cannot be read, and where what is given
+    contradicts itself or no size fits.
     """
     given = {"parameters": parameters, "tokens": tokens, "flops": flops, "target_loss": target_loss}
     check_positive(given | {"memory_per_device": memory_per_device, "unique_tokens": unique_tokens})
@@ -155,6 +157,7 @@ def plan(
         total = flops / FLOPS_PER_PRODUCT / exact  # the shape is not quite of the size that was asked for
     if precision is None:
         precision = "mixed" if found is None or found.device.name != "cpu" else "fp32"
+    backend = common_backend(config) if backend is None else backend
     step = Step(config=config, seq_len=seq_len, precision=precision, optimizer=optimizer, backend=backend)
     limit = memory_per_device if memory_per_device is not None or found is None else float(found.device.memory)
     return complete(

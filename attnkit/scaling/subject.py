@@ -27,6 +27,7 @@ from attnkit.errors import UsageError, nearest
 from attnkit.files import strict_yaml
 from attnkit.files.saved import import_parts, imports_of, remembered_imports
 from attnkit.models import AUTO_CLASSES, AttnKitConfig, AttnKitForPermutationLM
+from attnkit.models.language import LanguageModel
 
 HEADS: dict[str, Any] = {
     "none": AutoModel,
@@ -40,7 +41,14 @@ HEADS: dict[str, Any] = {
     "question_answering": AutoModelForQuestionAnswering,
     "multiple_choice": AutoModelForMultipleChoice,
 }
-OF_OBJECTIVE = {"causal": "causal_lm", "masked": "masked_lm"}
+OF_OBJECTIVE = {
+    "causal": "causal_lm",
+    "masked": "masked_lm",
+    "permuted": "permutation_lm",
+    "denoising": "seq2seq_lm",
+    "sequence_to_sequence": "seq2seq_lm",
+    "next_sentence": "pre_training",
+}
 GUESSES = ("pre_training", "causal_lm", "seq2seq_lm", "masked_lm", "none")
 
 Config = PreTrainedConfig | str | Path
@@ -109,7 +117,10 @@ def read_subject(config: Config, *, head: str | None = None) -> Subject:
     if not isinstance(config, PreTrainedConfig):
         config, found_head = read_path(config)
     check(config)
-    return Subject(config=config, head=head or found_head or default_head(config))
+    subject = Subject(config=config, head=head or found_head or default_head(config))
+    if isinstance(config, AttnKitConfig):
+        check_head(config, subject.head)
+    return subject
 
 
 def read_path(path: str | Path) -> tuple[PreTrainedConfig, str | None]:
@@ -123,7 +134,9 @@ def read_path(path: str | Path) -> tuple[PreTrainedConfig, str | None]:
             return load_config(str(inner)), None
     if (place / "config.yaml").is_file():
         return read_yaml(place / "config.yaml")
-    if place.is_dir() or (place.suffix == ".json" and not place.is_file()):
+    if not place.exists() and (place.is_absolute() or place.suffix == ".json" or len(place.parts) > 2):
+        raise UsageError(f"{path}: no such file or folder")
+    if place.is_dir():
         raise UsageError(f"{path}: holds no config: give a YAML or JSON file, or the folder of a model or a run")
     return load_config(str(place) if place.is_file() else str(path)), None
 
@@ -198,6 +211,13 @@ def default_head(config: PreTrainedConfig) -> str:
         if head in available:
             return head
     raise UsageError(f"transformers has no model for {type(config).__name__}")
+
+
+def check_head(config: AttnKitConfig, head: str) -> None:
+    """Refuse a head of another architecture."""
+    model_class = AUTO_CLASSES.get(HEADS[head], HEADS[head])
+    if issubclass(model_class, LanguageModel) and model_class.architecture != config.architecture:
+        raise UsageError(f"head {head!r} is for architecture {model_class.architecture!r}, not {config.architecture!r}")
 
 
 def check(config: PreTrainedConfig) -> None:

@@ -207,6 +207,8 @@ def test_models_of_transformers_are_measured(config: object) -> None:
         ({"seq_len": 8, "batch_size": -1}, "batch_size must be at least 1, not -1"),
         ({"seq_len": 8, "past": -1}, "past must be at least 0, not -1"),
         ({"seq_len": 8, "predicted": 0}, "predicted must be at least 1, not 0"),
+        ({"seq_len": 8, "predicted": 9}, "predicted 9 is more than the 8 tokens of a row"),
+        ({"seq_len": 8, "backend": "sdpaa"}, "unknown backend 'sdpaa': did you mean 'sdpa'"),
         ({"seq_len": 8, "convention": "6nb"}, "unknown convention '6nb': did you mean '6nd'"),
         ({"seq_len": 8, "recompute": "ful"}, "unknown recompute 'ful': did you mean 'full'"),
         ({"seq_len": 9999}, "9999 tokens for 512 positions"),

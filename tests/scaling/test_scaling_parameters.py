@@ -163,7 +163,7 @@ def test_paths(tmp_path: Path) -> None:
         ("model: {hidden_size: 100, num_attention_heads: 3}", "no multiple of num_attention_heads 3"),
         ("model: {hiden_size: 100}", "model.hiden_size: no such key: did you mean 'hidden_size'"),
         ("model: 3", "has no section `model`"),
-        ("{", "cannot be read"),
+        ("{", "not YAML"),
     ],
 )
 def test_nonsense_in_a_file(text: str, problem: str, tmp_path: Path) -> None:
@@ -179,6 +179,10 @@ def test_nonsense_of_other_kinds(tmp_path: Path) -> None:
         count_parameters(AttnKitConfig(), head="causal")
     with pytest.raises(UsageError, match="is for architecture 'encoder', not 'decoder'"):
         Subject(config=AttnKitConfig(), head="masked_lm").build_without_memory()
+    with pytest.raises(UsageError, match="head 'masked_lm' is for architecture 'encoder', not 'decoder'"):
+        count_parameters(AttnKitConfig(), head="masked_lm")
+    with pytest.raises(UsageError, match="no such file or folder"):
+        count_parameters(tmp_path / "nowhere")
     with pytest.raises(UsageError, match="holds no config"):
         count_parameters(tmp_path)
     with pytest.raises(UsageError, match="num_hidden_layers must be at least 1, not 0"):

@@ -94,10 +94,14 @@ def test_the_shipped_sweep_tells_what_it_does_not_determine() -> None:
         (planted(LAWS["epoch"], noise=0)[:6], "1 distinct numbers of parameters do not determine an exponent: give 3"),
         (
             [Run(name="it", parameters=1.0, tokens=1.0, loss=-1.0)],
-            "it: parameters, tokens and loss must be more than 0",
+            "it: loss must be more than 0 and finite, not -1",
+        ),
+        (
+            [Run(name="it", parameters=1.0, tokens=1.0, loss=math.nan)],
+            "it: loss must be more than 0 and finite, not nan",
         ),
     ],
-    ids=["three", "one-size", "negative"],
+    ids=["three", "one-size", "negative", "nan"],
 )
 def test_what_determines_no_law_is_refused(runs: list[Run], problem: str) -> None:
     with pytest.raises(UsageError, match=problem):

@@ -1,5 +1,7 @@
 """Time, money and energy from FLOPs, and back."""
 
+import math
+
 import pytest
 
 from attnkit.errors import UsageError
@@ -49,8 +51,11 @@ def test_this_machine_is_measured() -> None:
         ({"mfu": None}, "give exactly one of mfu and seconds"),
         ({"mfu": None, "seconds": -1.0}, "seconds must be more than 0"),
         ({"num_devices": 0}, "num_devices must be at least 1"),
-        ({"flops": -1.0}, "flops must be more than 0, not -1"),
+        ({"flops": -1.0}, "flops must be more than 0 and finite, not -1"),
         ({"dtype": "fp9"}, "H100 has no peak for 'fp9': did you mean"),
+        ({"flops": math.nan}, "flops must be more than 0 and finite, not nan"),
+        ({"mfu": None, "seconds": math.inf}, "seconds must be more than 0 and finite, not inf"),
+        ({"mfu": None, "seconds": 1.0}, "are .* times what the devices can do at best"),
         ({"price": -1.0}, "price must be at least 0"),
         ({"pue": 0.5}, "pue must be at least 1"),
     ],
