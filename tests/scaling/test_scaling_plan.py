@@ -68,7 +68,7 @@ def test_a_fit_recovers_planted_constants_and_names_the_outlier() -> None:
     law = LAWS["epoch"]
     runs = planted(law, noise=1e-3)
     runs[7] = Run(name="broken", parameters=runs[7].parameters, tokens=runs[7].tokens, loss=1.1 * runs[7].loss)
-    fit = fit_scaling_law(runs, bootstraps=40)
+    fit = fit_scaling_law(runs, bootstraps=30)
     for name in ("E", "A", "B", "alpha", "beta"):
         low, high = fit.intervals[name]
         assert low <= vars(law)[name] <= high, name
