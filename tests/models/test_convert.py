@@ -213,6 +213,15 @@ def test_two_streams_are_the_same() -> None:
     assert (one.loss - other.loss).abs() < TOLERANCE[torch.float32]
 
 
+def test_only_waves_in_single_precision_part_the_permuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLNet of transformers makes its waves in fp32; with these in fp64, both agree as the other formats do."""
+    theirs = build("XLNetLMHeadModel", torch.float64)
+    ours, inputs = from_hf(theirs), inputs_of(theirs, "right")
+    assert worst_difference(theirs, ours, inputs) > TOLERANCE[torch.float64]
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    assert worst_difference(theirs, ours, inputs) < TOLERANCE[torch.float64]
+
+
 def test_changed_waves_become_learned_positions() -> None:
     theirs = build("MarianMTModel", torch.float64)
     with torch.no_grad():
