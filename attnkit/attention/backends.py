@@ -19,6 +19,7 @@ from attnkit.attention.normalizers import Normalizer
 from attnkit.attention.pairwise import tiled_attention
 from attnkit.attention.patterns import LocalP, Pattern
 from attnkit.attention.scorers.base import PairwiseScorer, Scorer, repeat_heads, scaled_pair
+from attnkit.errors import UsageError
 
 Backend = Callable[..., tuple[Tensor, Tensor | None]]
 
@@ -176,7 +177,7 @@ def pairwise_attention(
     """What `eager_attention` computes where the normalizer is softmax, with or without a sink, in tiles.
 
     Inside torch.compile it is eager attention, whose pair the compiler fuses with its sum. It has no forward-mode
-    derivative.
+    derivative and no second one. Raises `UsageError` under vmap, jvp and the other transforms of torch.func.
     """
     assert window_weight is None, "check_backend() lets no window weight reach the tiles"
     if torch.compiler.is_compiling():
@@ -192,6 +193,8 @@ def pairwise_attention(
             query_term=query_term,
             distance_width=distance_width,
         )
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise UsageError("backend 'pairwise' works under no transform of torch.func: use attn_implementation 'eager'")
     bias, allowed = position_bias, attention_mask
     if attention_mask is not None and attention_mask.dtype != torch.bool:
         zeros = torch.zeros_like(attention_mask) if bias is None else bias

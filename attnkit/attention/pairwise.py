@@ -163,7 +163,7 @@ def tile_side(elements_per_pair: int, num_tokens: int) -> int:
     side = TILE_SIDE
     while side > 16 and elements_per_pair * side * side > TILE_ELEMENTS:
         side //= 2
-    return min(side, num_tokens)
+    return max(1, min(side, num_tokens))
 
 
 def occupied_tiles(tiles: tuple[int, int], allowed: Tensor | None, *, causal: bool, side: int) -> list[list[bool]]:

@@ -236,3 +236,27 @@ def test_no_separation_makes_a_wide_head_look_at_itself() -> None:
         share[width] = weights.diagonal(dim1=-2, dim2=-1).mean().item()
     assert 0.5 < share[64] < share[512]
     assert share[512] > 0.99
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # of torch, in its own forward mode
+def test_tiles_name_the_backend_that_has_the_derivatives_they_have_not() -> None:
+    layer, states = build(scorer=Part("additive")), tokens(1, 4)
+
+    def output(x: torch.Tensor) -> torch.Tensor:
+        return layer(x, backend=attend("pairwise"))[0]
+
+    with pytest.raises(ValueError, match=r"no transform of torch\.func: use attn_implementation 'eager'"):
+        torch.func.jvp(output, (states,), (states,))
+    with pytest.raises(ValueError, match=r"no transform of torch\.func"):
+        torch.func.vmap(lambda x: output(x[None]))(states)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(states, states)
+        with pytest.raises(RuntimeError, match="no forward-mode derivative: use attn_implementation='eager'"):
+            output(dual)
+
+
+@pytest.mark.parametrize("backend", ["eager", "pairwise"])
+def test_no_rows_and_no_tokens_give_no_outputs(backend: str) -> None:
+    for shape in ((0, 5, 24), (2, 0, 24), (2, 1, 24)):
+        layer = build(scorer=Part("additive"), causal=True)
+        assert layer(torch.zeros(shape).double(), backend=attend(backend))[0].shape == shape
