@@ -1,37 +1,11 @@
 """A small text and a small run on it, made once: what the verbs are tried on."""
 
-import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import Cli, sentences
 
 from attnkit.cli import main
-
-WORDS = [
-    "the",
-    "cat",
-    "dog",
-    "sees",
-    "finds",
-    "a",
-    "small",
-    "red",
-    "house",
-    "tree",
-    "and",
-    "runs",
-    "away",
-    "from",
-    "it",
-]
-
-Cli = Callable[..., tuple[int, list[str], list[str]]]
-
-
-def sentences(count: int, seed: int) -> list[str]:
-    draw = random.Random(seed)
-    return [" ".join(draw.choices(WORDS, k=draw.randint(5, 15))).capitalize() + "." for _ in range(count)]
 
 
 @pytest.fixture(scope="session")

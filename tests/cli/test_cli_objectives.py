@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Cli, sentences
+from command_line import Cli, sentences
 from transformers import AutoModelForCausalLM
 
 from attnkit.data.objectives import objectives

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Cli
+from command_line import Cli
 from transformers import AutoModelForCausalLM
 
 from attnkit.data import prepared as prepared_module
