@@ -108,6 +108,9 @@ def fused(kernel: Backend) -> Backend:
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         assert window_weight is None, "check_backend() lets no window weight reach a fused kernel"
+        if kernel is sdpa_attention_forward and 0 in (*query.shape[:3], key.shape[2]):  # the kernel divides by them
+            output, _ = eager_attention(module, query, key, value, attention_mask, query_term=query_term, **kwargs)
+            return output, None
         value_width, sink = value.shape[-1], module.normalizer.sink()
         added_row = False
         if sink is not None:
@@ -241,6 +244,10 @@ def obstacle(backend: str, *, scorer: type[Scorer], normalizer: type[Normalizer]
     """Why a backend cannot compute a layer of these parts; None where it can."""
     if backend == "eager":
         return None
+    if backend.startswith("paged|"):
+        return (
+            f"{backend!r} leaves out biases, sinks and patterns, and its cache takes keys of the heads' own width only"
+        )
     if issubclass(pattern, LocalP):
         return "pattern 'local_p' changes the weights after softmax"
     if not normalizer.fused:

@@ -81,7 +81,7 @@ def backends_compute_the_definition(combination: Combination) -> None:
 def other_backends_are_refused(combination: Combination) -> None:
     """In one line that names a backend which works."""
     works = ["eager", *backends_for(**combination.parts)]
-    for backend in ("sdpa", "pairwise", "flex_attention", "flash_attention_2"):
+    for backend in ("sdpa", "pairwise", "flex_attention", "flash_attention_2", "paged|eager", "paged|sdpa"):
         problem = combination.problem(backend)
         if backend in works:
             assert problem is None, problem

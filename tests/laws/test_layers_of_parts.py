@@ -1,5 +1,6 @@
 """Laws of the attention layer, for every allowed pair of parts from the registries."""
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -255,8 +256,19 @@ def test_tiles_name_the_backend_that_has_the_derivatives_they_have_not() -> None
             output(dual)
 
 
-@pytest.mark.parametrize("backend", ["eager", "pairwise"])
-def test_no_rows_and_no_tokens_give_no_outputs(backend: str) -> None:
-    for shape in ((0, 5, 24), (2, 0, 24), (2, 1, 24)):
-        layer = build(scorer=Part("additive"), causal=True)
-        assert layer(torch.zeros(shape).double(), backend=attend(backend))[0].shape == shape
+@pytest.mark.parametrize("scorer", SCORERS, ids=str)
+def test_no_rows_and_no_tokens_give_no_outputs(scorer: Part) -> None:
+    for backend, shape in itertools.product(["eager", *backends_for(scorer=scorer)], [(0, 5, 24), (2, 0, 24)]):
+        for normalizer in ("softmax", "sink"):
+            layer = build(scorer=scorer, normalizer=Part(normalizer), causal=True)
+            output, states_grad, *gradients = outputs_and_gradients(layer, torch.zeros(shape).double(), attend(backend))
+            assert output.shape == states_grad.shape == shape
+            assert all((gradient == 0).all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("scorer", SCORERS, ids=str)
+def test_a_source_without_tokens_gives_zeros(scorer: Part) -> None:
+    layer = build(scorer=scorer)
+    for backend in ["eager", *backends_for(scorer=scorer)]:
+        output, _ = layer(tokens(), torch.zeros(2, 0, 24).double(), backend=attend(backend))
+        assert (output == layer.o_proj.bias).all(), backend
