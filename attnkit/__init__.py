@@ -3,10 +3,10 @@
 Importing attnkit registers its models with the Auto classes of transformers, which takes as long as importing torch.
 """
 
-import sys
 from importlib import import_module
-from pathlib import Path
 from typing import Any
+
+from attnkit.asked import only_help_is_wanted
 
 __version__ = "0.1.0"
 
@@ -34,13 +34,6 @@ __all__ = [
     "tasks",
     "to_hf",
 ]
-
-
-def only_help_is_wanted() -> bool:
-    """Whether this process is `attnkit` or `python -m attnkit`, and will say its help or version and nothing else."""
-    started = [Path(word).stem for word in sys.orig_argv[-len(sys.argv) :][:1]]  # the script, or the module after -m
-    asked = sys.argv[1:]
-    return started == ["attnkit"] and (not asked or not {"-h", "--help", "--version"}.isdisjoint(asked))
 
 
 # Such a process needs no model, and a person who asks for help should not wait for torch.

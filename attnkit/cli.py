@@ -143,13 +143,15 @@ def answer(arguments: list[str]) -> str:
         return overview()
     if name == "--version":
         return f"attnkit {version('attnkit')}"
+    asks = "-h" in rest or "--help" in rest
     if name in OTHERS:
-        quieten_libraries()
+        if not asks:
+            quieten_libraries()
         return str(part(*OTHERS[name][1])(rest))
     if name not in VERBS:
         raise UsageError(f"unknown verb {name!r}: {nearest(name, [*VERBS, *OTHERS])}")
     verb = VERBS[name]
-    if "-h" in rest or "--help" in rest:
+    if asks:
         return help_text(*verb.run, usage=f"attnkit {name} {verb.usage}")
     return do(name, verb, rest)
 

@@ -24,6 +24,11 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     return f"{hint}(allowed: {', '.join(allowed)})"
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what a library says, for errors that have to fit on one."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def at_least(minimum: float, part: str, **options: float | None) -> None:
     """Refuse options of a part that are less than a minimum; None is a default that is filled in later."""
     for name, value in options.items():

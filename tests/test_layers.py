@@ -16,7 +16,7 @@ SCRIPTS = sorted(path for folder in ("train", "finetune") for path in (ROOT / fo
 
 # A module may import from layers to its left and from its own part, but not from a neighbour in its own layer.
 LAYERS = (
-    {"errors"},
+    {"errors", "asked"},
     {"registry", "files"},
     {"attention"},
     {"models"},

@@ -7,8 +7,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from huggingface_hub.errors import StrictDataclassError
-
 from attnkit.config import flags
 from attnkit.config.runs import ModelConfig, keys_of, sections_of
 from attnkit.config.values import Checker, allows
@@ -16,7 +14,7 @@ from attnkit.errors import UsageError, nearest
 from attnkit.files import strict_yaml
 from attnkit.files.imports import absolute, import_part, not_replaced
 from attnkit.files.saved import CONFIG, remembered_imports, run_folder
-from attnkit.models.configuration_attnkit import AttnKitConfig
+from attnkit.models.configuration_attnkit import make_config
 
 Run = TypeVar("Run")
 
@@ -219,11 +217,3 @@ def explicit(model: ModelConfig) -> ModelConfig:
     config = make_config(**{name: value for name, value in values.items() if name != "path" and value is not None})
     unset = [name for name, value in values.items() if value is None and name not in ("path", *FROM_TEXT)]
     return replace(model, **{name: vars(config)[name] for name in unset})
-
-
-def make_config(**fields: Any) -> AttnKitConfig:
-    """An `AttnKitConfig`; whatever is wrong with the fields, types too, raises `UsageError`."""
-    try:
-        return AttnKitConfig(**fields)
-    except StrictDataclassError as error:
-        raise UsageError(" ".join(str(error.__cause__ or error).split())) from error

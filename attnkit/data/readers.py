@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, ClassVar, Literal, cast, final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, first_line
 from attnkit.registry import Registry
 
 DocumentUnit = Literal["paragraph", "line", "file"]
@@ -279,8 +279,3 @@ def open_file(path: Path, *, documents: DocumentUnit) -> DataFile:
         known = ", ".join(f".{name}" for name in sorted(readers))
         raise UsageError(f"{path}: is of no type that is read here; supported are {known}, each also with .gz")
     return readers[kind](path, documents=documents)
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of what a library says, for errors that have to fit on one."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -12,9 +12,9 @@ import datasets
 import numpy as np
 
 from attnkit.data import python_docs
-from attnkit.data.hub import require_repository, unreachable
-from attnkit.data.readers import DocumentUnit, Row, file_type, first_line, open_file
-from attnkit.errors import UsageError, nearest, seed_problems
+from attnkit.data.readers import DocumentUnit, Row, file_type, open_file
+from attnkit.errors import UsageError, first_line, nearest, seed_problems
+from attnkit.files.hub import require_repository, unreachable
 
 Entries = str | Sequence[str | dict[str, Any]]
 

@@ -23,9 +23,8 @@ from typing import Literal
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from attnkit.data.hub import require_repository, unreachable
-from attnkit.data.readers import first_line
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, first_line
+from attnkit.files.hub import require_repository, unreachable
 
 SPECIAL_TOKENS = {
     "pad_token": "<|pad|>",

@@ -259,3 +259,11 @@ def name_and_options(entry: str | dict[str, Any]) -> tuple[str, dict[str, Any]]:
         return entry, {}
     ((name, options),) = entry.items()
     return name, options or {}
+
+
+def make_config(**fields: Any) -> AttnKitConfig:
+    """An `AttnKitConfig`; whatever is wrong with the fields, types too, raises `UsageError`."""
+    try:
+        return AttnKitConfig(**fields)
+    except StrictDataclassError as error:
+        raise UsageError(" ".join(str(error.__cause__ or error).split())) from error

@@ -9,11 +9,11 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from attnkit.config.load import make_config
 from attnkit.config.runs import ModelConfig
-from attnkit.data.hub import require_repository
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, first_line
+from attnkit.files.hub import require_repository
 from attnkit.models import AttnKitConfig
+from attnkit.models.configuration_attnkit import make_config
 from attnkit.recipes.saved import model_path
 from attnkit.scaling.parameters import count_parameters
 from attnkit.scaling.render import in_bytes
@@ -183,8 +183,3 @@ def check_weights(
         named = ", ".join(sorted(wrong)[:3]) + ", …" * (len(wrong) > 3)
         remedy = "change no key of `model` that changes weights" if changed else "give a model of this kind"
         raise UsageError(f"model {path}: these are not the weights of a {type(model).__name__} ({named}): {remedy}")
-
-
-def first_line(error: BaseException) -> str:
-    """What a library says, for errors that have to fit on one line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

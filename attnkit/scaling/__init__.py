@@ -1,13 +1,6 @@
 """What a configuration costs, before any of it is spent: pure functions of a config."""
 
-from attnkit.scaling.fit import LawFit, Run, fit_scaling_law
-from attnkit.scaling.flops import FlopCount, count_flops, count_generation_flops
-from attnkit.scaling.hardware import CATALOGUE, Device, TimeEstimate, estimate_time, find_device
-from attnkit.scaling.laws import LAWS, Law, repeated_loss
-from attnkit.scaling.memory import Layout, MemoryEstimate, estimate_memory, fewest_devices, trace_memory
-from attnkit.scaling.parameters import ParameterCount, count_parameters, parameters_by_component
-from attnkit.scaling.planner import Plan, plan
-from attnkit.scaling.subject import HEADS
+from attnkit.asked import only_help_is_wanted
 
 __all__ = [
     "CATALOGUE",
@@ -36,3 +29,14 @@ __all__ = [
     "repeated_loss",
     "trace_memory",
 ]
+
+# What is counted needs torch, for which a person who asks for help should not wait.
+if not only_help_is_wanted():
+    from attnkit.scaling.fit import LawFit, Run, fit_scaling_law
+    from attnkit.scaling.flops import FlopCount, count_flops, count_generation_flops
+    from attnkit.scaling.hardware import CATALOGUE, Device, TimeEstimate, estimate_time, find_device
+    from attnkit.scaling.laws import LAWS, Law, repeated_loss
+    from attnkit.scaling.memory import Layout, MemoryEstimate, estimate_memory, fewest_devices, trace_memory
+    from attnkit.scaling.parameters import ParameterCount, count_parameters, parameters_by_component
+    from attnkit.scaling.planner import Plan, plan
+    from attnkit.scaling.subject import HEADS

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from attnkit.errors import UsageError
 from attnkit.models.checks import obstacles
-from attnkit.scaling.flops import FlopCount, Recompute, count_flops
+from attnkit.scaling.choices import Recompute
+from attnkit.scaling.flops import FlopCount, count_flops
 from attnkit.scaling.memory import MemoryEstimate, estimate_memory
 from attnkit.scaling.parameters import ParameterCount, parameters_by_component
 from attnkit.scaling.subject import Config, FilledConfig, read_subject

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 from attnkit.errors import UsageError
+from attnkit.scaling.choices import BUDGETS
 from attnkit.scaling.hardware import Device, find_device
 
 HOURS = {"s": 1 / 3600, "m": 1 / 60, "h": 1.0, "d": 24.0, "w": 168.0}
@@ -14,7 +15,6 @@ DEVICE_HOURS = re.compile(
 TIME = re.compile(rf"(?<![\w.-])(\d+(?:\.\d+)?)\s*{UNITS}(?![\w-])", re.IGNORECASE)
 DEVICES = re.compile(r"(?:(\d+)\s*[x×*]?\s*)?([a-z][a-z0-9]*(?:[ _-]?v\d+)?)", re.IGNORECASE)
 FILLING = re.compile(r"\b(for|on|of|with|using)\b|[,;@]", re.IGNORECASE)
-EXAMPLES = "'8xH100 24h', 'cpu 30min' or '200 A100-hours'"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +41,10 @@ def read_budget(text: str) -> Budget:
     if len(times) > 1:
         raise UsageError(f"budget {text!r} has {len(times)} times: give one")
     if times and not rest:
-        raise UsageError(f"budget {text!r} names no device: give devices too, such as {EXAMPLES}")
+        raise UsageError(f"budget {text!r} names no device: give devices too, such as {BUDGETS}")
     match = DEVICES.fullmatch(rest)
     if match is None:
-        raise UsageError(f"budget {text!r} cannot be read: give devices and time, such as {EXAMPLES}")
+        raise UsageError(f"budget {text!r} cannot be read: give devices and time, such as {BUDGETS}")
     number, name = match.groups()
     return made(text, name, int(number or 1), float(times[0][0]) * HOURS[times[0][1][0].lower()] if times else None)
 

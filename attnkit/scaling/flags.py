@@ -1,11 +1,21 @@
-"""What the jobs of `attnkit scale` share: their parser, and flags that several of them have."""
+"""The flags of the jobs of `attnkit scale`; nothing heavy is imported, so that `--help` is quick."""
 
 import argparse
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn, get_args
 
 from attnkit.errors import UsageError
-from attnkit.scaling.subject import read_subject
+from attnkit.scaling.choices import (
+    BUDGETS,
+    DEFAULT_LAW,
+    TRACED_BACKENDS,
+    Convention,
+    Optimizer,
+    Precision,
+    Recompute,
+    Rule,
+    Sharding,
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -31,25 +41,109 @@ def add_batch(parser: Parser) -> None:
     parser.add_argument("--predicted", type=int, help="positions of a row that go through the head")
 
 
-def batch_of(given: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of `add_batch`; a row has by default as many tokens as the model has positions."""
-    seq_len = given.seq_len
-    if seq_len is None:
-        values = read_subject(given.config, head=given.head).config.to_dict()
-        seq_len = values.get("max_position_embeddings") or values.get("n_positions")
-        if seq_len is None:
-            raise UsageError("the config says nothing of its positions: give --seq_len")
-    return {
-        "batch_size": given.batch_size,
-        "seq_len": seq_len,
-        "target_len": given.target_len,
-        "predicted": given.predicted,
-    }
-
-
 def writable(path: str) -> Path:
     """A file that can be written, as far as its folder tells."""
     place = Path(path).expanduser()
     if not place.parent.is_dir() or place.is_dir():
         raise UsageError(f"{path}: cannot be written: give a file in a folder that exists")
     return place
+
+
+def fill_table(parser: Parser) -> None:
+    """The flags of `table`."""
+    parser.add_argument("--format", default="rich", help="rich, json, csv, markdown or latex")
+    parser.add_argument("--mfu", type=float, default=0.3, help="model FLOPs utilization of the predicted times")
+    parser.add_argument("--png", metavar="FILE", help="draw parameters over years and compute over parameters")
+
+
+def fill_time(parser: Parser) -> None:
+    """The flags of `time`."""
+    parser.add_argument("--flops", type=float, required=True, help="FLOPs of the whole job")
+    parser.add_argument("--device", required=True, help="a device of the catalogue, or cpu")
+    parser.add_argument("--num_devices", type=int, default=1)
+    parser.add_argument("--mfu", type=float, help="model FLOPs utilization, a part of 1")
+    parser.add_argument("--hours", type=float, help="time that the job took, for the utilization")
+    parser.add_argument("--dtype", help="dtype of the peak; by default the fastest but fp8")
+    parser.add_argument("--price", type=float, help="money per device and hour")
+
+
+def fill_plan(parser: Parser) -> None:
+    """The flags of `plan`."""
+    parser.add_argument("--budget", help=f"devices and time, such as {BUDGETS}")
+    for name in ("parameters", "tokens", "flops", "target_loss", "memory_per_device", "unique_tokens"):
+        parser.add_argument(f"--{name}", type=float)
+    parser.add_argument("--num_devices", type=int, help="by default those of the budget, or as few as hold the model")
+    parser.add_argument("--mfu", type=float, default=0.4, help="model FLOPs utilization of the budget")
+    parser.add_argument("--law", default=DEFAULT_LAW, help="the scaling law")
+    parser.add_argument("--seq_len", type=int, default=1024, help="tokens of a row")
+    parser.add_argument("--vocab_size", type=int, default=32768)
+    parser.add_argument("--precision", help=" or ".join(get_args(Precision)) + "; by default fp32 on a CPU, else mixed")
+    parser.add_argument("--optimizer", default="adamw", help=" or ".join(get_args(Optimizer)))
+    parser.add_argument("--scorer", default="scaled_dot", help="the scorer of the model")
+    parser.add_argument("--backend", help=" or ".join(TRACED_BACKENDS) + "; by default the fastest that can")
+    parser.add_argument("--source", default="python-docs", help="data.source of the run")
+    parser.add_argument("--output_dir", default="runs/planned", help="training.output_dir of the run")
+    parser.add_argument("--output", metavar="FILE", help="write the run that `attnkit pretrain --config FILE` takes")
+
+
+def fill_fit(parser: Parser) -> None:
+    """The flags of `fit`."""
+    parser.add_argument("runs", nargs="+", metavar="RUNS", help="finished runs, folders of them, CSV files")
+    parser.add_argument("--parameters", type=float, help="extrapolate to a model of this size, with --tokens")
+    parser.add_argument("--tokens", type=float)
+    parser.add_argument("--png", metavar="FILE", help="draw loss over compute and isoFLOP curves")
+
+
+def fill_flops(parser: Parser) -> None:
+    """The flags of `flops`."""
+    add_subject(parser)
+    add_batch(parser)
+    parser.add_argument("--past", type=int, default=0, help="tokens in the cache")
+    parser.add_argument("--convention", default="exact", help=" or ".join(get_args(Convention)))
+    parser.add_argument("--recompute", default="none", help=" or ".join(get_args(Recompute)))
+    parser.add_argument("--backend", default="eager", help="the attention backend, for the convention 'hardware'")
+
+
+def fill_memory(parser: Parser) -> None:
+    """The flags of `memory`."""
+    add_subject(parser)
+    add_batch(parser)
+    parser.add_argument("--precision", default="fp32", help=" or ".join(get_args(Precision)))
+    parser.add_argument("--optimizer", default="adamw", help=" or ".join(get_args(Optimizer)))
+    parser.add_argument("--backend", default="eager", help=" or ".join(TRACED_BACKENDS))
+    parser.add_argument("--recompute", default="none", help=" or ".join(get_args(Recompute)))
+    parser.add_argument("--inference", action="store_true", help="a forward pass with a full cache, no training")
+    parser.add_argument("--sharding", default="none", help=" or ".join(get_args(Sharding)))
+    parser.add_argument("--data", type=int, default=1, help="data-parallel ranks")
+    parser.add_argument("--tensor", type=int, default=1, help="devices that share each layer")
+    parser.add_argument("--pipeline", type=int, default=1, help="devices that share the layers among them")
+    parser.add_argument("--fragmentation", type=float, default=0.0, help="part of the peak that an allocator may lose")
+    parser.add_argument("--device", help="a device of the catalogue: how many of them training needs at least")
+
+
+def fill_audit(parser: Parser) -> None:
+    """The flags of `audit`."""
+    parser.add_argument("config", nargs="?", metavar="CONFIG", help="a decoder; by default the smallest GPT-2")
+    parser.add_argument("--seq_len", type=int, help="tokens of a row; by default all that the model has positions for")
+    parser.add_argument("--batch_size", type=int, default=1, help="rows of a batch")
+
+
+def fill_calibrate(parser: Parser) -> None:
+    """The flags of `calibrate`."""
+    add_subject(parser)
+    parser.add_argument("--batch_size", type=int, default=8, help="rows of a batch")
+    parser.add_argument("--seq_len", type=int, help="tokens of a row; by default all that the model has positions for")
+    parser.add_argument("--steps", type=int, default=5, help="steps to measure")
+    parser.add_argument("--longer_steps", type=int, default=20, help="steps to predict")
+    parser.add_argument("--no_check", action="store_true", help="do not run the longer run")
+
+
+def fill_transfer(parser: Parser) -> None:
+    """The flags of `transfer`."""
+    parser.add_argument("config", metavar="CONFIG", help="a decoder: a YAML or JSON file, the folder of a model or run")
+    parser.add_argument("--rule", default="completep", help=" or ".join(get_args(Rule)))
+    parser.add_argument("--base_hidden_size", type=int, required=True, help="width of the model that was tuned")
+    parser.add_argument("--base_num_hidden_layers", type=int, required=True, help="layers of the model that was tuned")
+    parser.add_argument("--learning_rate", type=float, default=1e-3, help="the rate that was tuned")
+    parser.add_argument("--weight_decay", type=float, default=0.1, help="the weight decay that was tuned")
+    parser.add_argument("--png", metavar="FILE", help="draw a coordinate check from the base's width to 8 times it")

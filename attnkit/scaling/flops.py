@@ -6,7 +6,7 @@ parameters. A plain decoder's forward pass over a row is s·L·(8d² + 4d·f) + 
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -14,15 +14,13 @@ from transformers import PreTrainedModel
 
 from attnkit.attention import positions
 from attnkit.attention.backends import BACKENDS
-from attnkit.errors import UsageError, nearest
+from attnkit.errors import UsageError, first_line, nearest
 from attnkit.scaling.attention_flops import Layer, Work, product
+from attnkit.scaling.choices import Convention, Recompute
 from attnkit.scaling.pairs import pairs_of_layer
 from attnkit.scaling.parameters import component_of, keeps_pooler, kinds_of_layers, parameters_by_component
 from attnkit.scaling.parts import build_normalizer, build_pattern, build_position, build_scorer, places
-from attnkit.scaling.subject import Config, FilledConfig, Subject, first_line, read_subject
-
-Convention = Literal["6nd", "exact", "causal_useful", "hardware"]
-Recompute = Literal["none", "selective", "full"]
+from attnkit.scaling.subject import Config, FilledConfig, Subject, read_subject
 
 OPTIMIZER_OPERATIONS = {"adamw": 13, "adam": 11, "sgd": 2}
 """Element-wise operations per parameter and step, as torch's plain implementations have them."""

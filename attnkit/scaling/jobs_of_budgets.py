@@ -2,26 +2,14 @@
 
 import argparse
 from pathlib import Path
-from typing import get_args
 
 from attnkit.errors import UsageError, nearest
-from attnkit.scaling.budget import EXAMPLES
 from attnkit.scaling.fit import constants, draw_fit, fit_scaling_law, read_runs
-from attnkit.scaling.flags import Parser, writable
+from attnkit.scaling.flags import writable
 from attnkit.scaling.hardware import estimate_time
-from attnkit.scaling.laws import DEFAULT_LAW
-from attnkit.scaling.memory import TRACED_BACKENDS
 from attnkit.scaling.planner import plan
 from attnkit.scaling.render import FORMATS, count, draw_table, duration, for_people, grid, in_bytes
-from attnkit.scaling.states import Optimizer, Precision
 from attnkit.scaling.table import size_table
-
-
-def fill_table(parser: Parser) -> None:
-    """The flags of `table`."""
-    parser.add_argument("--format", default="rich", help="rich, json, csv, markdown or latex")
-    parser.add_argument("--mfu", type=float, default=0.3, help="model FLOPs utilization of the predicted times")
-    parser.add_argument("--png", metavar="FILE", help="draw parameters over years and compute over parameters")
 
 
 def do_table(given: argparse.Namespace) -> str:
@@ -32,17 +20,6 @@ def do_table(given: argparse.Namespace) -> str:
     if given.png is not None:
         draw_table(lines, writable(given.png))
     return for_people(lines, mfu=given.mfu) if given.format == "rich" else FORMATS[given.format](lines)
-
-
-def fill_time(parser: Parser) -> None:
-    """The flags of `time`."""
-    parser.add_argument("--flops", type=float, required=True, help="FLOPs of the whole job")
-    parser.add_argument("--device", required=True, help="a device of the catalogue, or cpu")
-    parser.add_argument("--num_devices", type=int, default=1)
-    parser.add_argument("--mfu", type=float, help="model FLOPs utilization, a part of 1")
-    parser.add_argument("--hours", type=float, help="time that the job took, for the utilization")
-    parser.add_argument("--dtype", help="dtype of the peak; by default the fastest but fp8")
-    parser.add_argument("--price", type=float, help="money per device and hour")
 
 
 def do_time(given: argparse.Namespace) -> str:
@@ -67,25 +44,6 @@ def do_time(given: argparse.Namespace) -> str:
     if found.energy is not None:
         lines.append(f"energy        {found.energy:,.4g} kWh")
     return "\n".join([*lines, f"source        {found.device.source}"])
-
-
-def fill_plan(parser: Parser) -> None:
-    """The flags of `plan`."""
-    parser.add_argument("--budget", help=f"devices and time, such as {EXAMPLES}")
-    for name in ("parameters", "tokens", "flops", "target_loss", "memory_per_device", "unique_tokens"):
-        parser.add_argument(f"--{name}", type=float)
-    parser.add_argument("--num_devices", type=int, help="by default those of the budget, or as few as hold the model")
-    parser.add_argument("--mfu", type=float, default=0.4, help="model FLOPs utilization of the budget")
-    parser.add_argument("--law", default=DEFAULT_LAW, help="the scaling law")
-    parser.add_argument("--seq_len", type=int, default=1024, help="tokens of a row")
-    parser.add_argument("--vocab_size", type=int, default=32768)
-    parser.add_argument("--precision", help=" or ".join(get_args(Precision)) + "; by default fp32 on a CPU, else mixed")
-    parser.add_argument("--optimizer", default="adamw", help=" or ".join(get_args(Optimizer)))
-    parser.add_argument("--scorer", default="scaled_dot", help="the scorer of the model")
-    parser.add_argument("--backend", help=" or ".join(TRACED_BACKENDS) + "; by default the fastest that can")
-    parser.add_argument("--source", default="python-docs", help="data.source of the run")
-    parser.add_argument("--output_dir", default="runs/planned", help="training.output_dir of the run")
-    parser.add_argument("--output", metavar="FILE", help="write the run that `attnkit pretrain --config FILE` takes")
 
 
 def do_plan(given: argparse.Namespace) -> str:
@@ -119,14 +77,6 @@ def do_plan(given: argparse.Namespace) -> str:
         output.write_text(found.to_yaml(source=given.source, output_dir=given.output_dir), encoding="utf-8")
         parts.append(f"run: attnkit pretrain --config {output}")
     return "\n".join(parts)
-
-
-def fill_fit(parser: Parser) -> None:
-    """The flags of `fit`."""
-    parser.add_argument("runs", nargs="+", metavar="RUNS", help="finished runs, folders of them, CSV files")
-    parser.add_argument("--parameters", type=float, help="extrapolate to a model of this size, with --tokens")
-    parser.add_argument("--tokens", type=float)
-    parser.add_argument("--png", metavar="FILE", help="draw loss over compute and isoFLOP curves")
 
 
 def do_fit(given: argparse.Namespace) -> str:

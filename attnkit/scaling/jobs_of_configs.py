@@ -2,20 +2,21 @@
 
 import argparse
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from attnkit.errors import UsageError
 from attnkit.models import AttnKitConfig
+from attnkit.models.configuration_attnkit import make_config
 from attnkit.scaling.audit import SMALLEST_GPT_2, audit
 from attnkit.scaling.calibrate import calibrate
-from attnkit.scaling.flags import Parser, add_batch, add_subject, batch_of, writable
-from attnkit.scaling.flops import Convention, Recompute, count_flops
-from attnkit.scaling.memory import TRACED_BACKENDS, Layout, Sharding, fewest_devices, trace_memory
+from attnkit.scaling.choices import Rule
+from attnkit.scaling.flags import writable
+from attnkit.scaling.flops import count_flops
+from attnkit.scaling.memory import Layout, fewest_devices, trace_memory
 from attnkit.scaling.parameters import parameters_by_component
 from attnkit.scaling.render import duration, grid, in_bytes
-from attnkit.scaling.states import Optimizer, Precision
-from attnkit.scaling.subject import make_config, read_subject
-from attnkit.scaling.transfer import Coordinate, Rule, coordinate_check, draw_coordinates, transfer
+from attnkit.scaling.subject import read_subject
+from attnkit.scaling.transfer import Coordinate, coordinate_check, draw_coordinates, transfer
 
 
 def do_count(given: argparse.Namespace) -> str:
@@ -24,16 +25,6 @@ def do_count(given: argparse.Namespace) -> str:
     rows = [[name, f"{number:,}", f"{number / found.total:.1%}"] for name, number in found.components.items()]
     rows += [["body", f"{found.body:,}", ""], ["active", f"{found.active:,}", ""], ["total", f"{found.total:,}", ""]]
     return grid(["component", "parameters", "share"], rows)
-
-
-def fill_flops(parser: Parser) -> None:
-    """The flags of `flops`."""
-    add_subject(parser)
-    add_batch(parser)
-    parser.add_argument("--past", type=int, default=0, help="tokens in the cache")
-    parser.add_argument("--convention", default="exact", help=" or ".join(get_args(Convention)))
-    parser.add_argument("--recompute", default="none", help=" or ".join(get_args(Recompute)))
-    parser.add_argument("--backend", default="eager", help="the attention backend, for the convention 'hardware'")
 
 
 def do_flops(given: argparse.Namespace) -> str:
@@ -57,23 +48,6 @@ def do_flops(given: argparse.Namespace) -> str:
     return (
         f"{table}\n{found.total:,} FLOPs of training on {found.tokens:,} tokens, {found.total / found.tokens:,.0f} each"
     )
-
-
-def fill_memory(parser: Parser) -> None:
-    """The flags of `memory`."""
-    add_subject(parser)
-    add_batch(parser)
-    parser.add_argument("--precision", default="fp32", help=" or ".join(get_args(Precision)))
-    parser.add_argument("--optimizer", default="adamw", help=" or ".join(get_args(Optimizer)))
-    parser.add_argument("--backend", default="eager", help=" or ".join(TRACED_BACKENDS))
-    parser.add_argument("--recompute", default="none", help=" or ".join(get_args(Recompute)))
-    parser.add_argument("--inference", action="store_true", help="a forward pass with a full cache, no training")
-    parser.add_argument("--sharding", default="none", help=" or ".join(get_args(Sharding)))
-    parser.add_argument("--data", type=int, default=1, help="data-parallel ranks")
-    parser.add_argument("--tensor", type=int, default=1, help="devices that share each layer")
-    parser.add_argument("--pipeline", type=int, default=1, help="devices that share the layers among them")
-    parser.add_argument("--fragmentation", type=float, default=0.0, help="part of the peak that an allocator may lose")
-    parser.add_argument("--device", help="a device of the catalogue: how many of them training needs at least")
 
 
 def do_memory(given: argparse.Namespace) -> str:
@@ -103,13 +77,6 @@ def do_memory(given: argparse.Namespace) -> str:
     return "\n".join(lines)
 
 
-def fill_audit(parser: Parser) -> None:
-    """The flags of `audit`."""
-    parser.add_argument("config", nargs="?", metavar="CONFIG", help="a decoder; by default the smallest GPT-2")
-    parser.add_argument("--seq_len", type=int, help="tokens of a row; by default all that the model has positions for")
-    parser.add_argument("--batch_size", type=int, default=1, help="rows of a batch")
-
-
 def do_audit(given: argparse.Namespace) -> str:
     """Other tools' answers beside ours."""
     config = make_config(**SMALLEST_GPT_2) if given.config is None else given.config
@@ -126,16 +93,6 @@ def do_audit(given: argparse.Namespace) -> str:
     ]
     reasons = [f"  {it.tool}: {it.why}" for it in findings]
     return "\n".join([grid(["tool", "question", "its answer", "ours", "ratio"], rows), "Why", *reasons])
-
-
-def fill_calibrate(parser: Parser) -> None:
-    """The flags of `calibrate`."""
-    add_subject(parser)
-    parser.add_argument("--batch_size", type=int, default=8, help="rows of a batch")
-    parser.add_argument("--seq_len", type=int, help="tokens of a row; by default all that the model has positions for")
-    parser.add_argument("--steps", type=int, default=5, help="steps to measure")
-    parser.add_argument("--longer_steps", type=int, default=20, help="steps to predict")
-    parser.add_argument("--no_check", action="store_true", help="do not run the longer run")
 
 
 def do_calibrate(given: argparse.Namespace) -> str:
@@ -160,17 +117,6 @@ def do_calibrate(given: argparse.Namespace) -> str:
             f"measured   {duration(found.measured_seconds / 3600)}: the prediction is off by {found.error:+.1%}"
         )
     return "\n".join(lines)
-
-
-def fill_transfer(parser: Parser) -> None:
-    """The flags of `transfer`."""
-    parser.add_argument("config", metavar="CONFIG", help="a decoder: a YAML or JSON file, the folder of a model or run")
-    parser.add_argument("--rule", default="completep", help=" or ".join(get_args(Rule)))
-    parser.add_argument("--base_hidden_size", type=int, required=True, help="width of the model that was tuned")
-    parser.add_argument("--base_num_hidden_layers", type=int, required=True, help="layers of the model that was tuned")
-    parser.add_argument("--learning_rate", type=float, default=1e-3, help="the rate that was tuned")
-    parser.add_argument("--weight_decay", type=float, default=0.1, help="the weight decay that was tuned")
-    parser.add_argument("--png", metavar="FILE", help="draw a coordinate check from the base's width to 8 times it")
 
 
 def do_transfer(given: argparse.Namespace) -> str:
@@ -224,3 +170,19 @@ def check_coordinates(config: AttnKitConfig, png: Path, *, rule: Rule, base: dic
 def same(coordinate: Coordinate, config: AttnKitConfig, step: int) -> bool:
     """Whether this is the change of a model of that width after that step."""
     return coordinate.width == config.hidden_size and coordinate.step == step
+
+
+def batch_of(given: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `add_batch`; a row has by default as many tokens as the model has positions."""
+    seq_len = given.seq_len
+    if seq_len is None:
+        values = read_subject(given.config, head=given.head).config.to_dict()
+        seq_len = values.get("max_position_embeddings") or values.get("n_positions")
+        if seq_len is None:
+            raise UsageError("the config says nothing of its positions: give --seq_len")
+    return {
+        "batch_size": given.batch_size,
+        "seq_len": seq_len,
+        "target_len": given.target_len,
+        "predicted": given.predicted,
+    }

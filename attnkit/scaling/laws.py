@@ -78,7 +78,6 @@ LAWS = {
         ),
     )
 }  # fmt: skip
-DEFAULT_LAW = "epoch"
 
 
 def find_law(name: str) -> Law:

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 
 from attnkit.errors import UsageError
 from attnkit.models import AttnKitConfig
-from attnkit.scaling.flops import Recompute
-from attnkit.scaling.memory import Layout, MemoryEstimate, Sharding, Traced, trace_memory
-from attnkit.scaling.states import Optimizer, Precision
+from attnkit.scaling.choices import Optimizer, Precision, Recompute, Sharding
+from attnkit.scaling.memory import Layout, MemoryEstimate, Traced, trace_memory
 
 SHARDINGS: tuple[Sharding, ...] = ("ddp", "zero1", "zero2", "zero3")  # each talks more than the one before
 RECOMPUTE: tuple[Recompute, ...] = ("none", "full")

@@ -7,24 +7,22 @@ given beside it.
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 
 from attnkit.errors import UsageError, nearest
 from attnkit.models.checks import obstacles
-from attnkit.scaling.flops import Recompute, check_positions, make_batch
+from attnkit.scaling.choices import TRACED_BACKENDS, Optimizer, Precision, Recompute, Sharding
+from attnkit.scaling.flops import check_positions, make_batch
 from attnkit.scaling.hardware import Device, find_device
 from attnkit.scaling.parameters import kinds_of_layers
 from attnkit.scaling.parts import build_position, build_scorer, cost_of, places
-from attnkit.scaling.states import Optimizer, Precision, Static, static_bytes
+from attnkit.scaling.states import Static, static_bytes
 from attnkit.scaling.subject import Config, FilledConfig, Subject, read_subject
 from attnkit.scaling.trace import Setting, Step, trace_step
 
-Sharding = Literal["none", "ddp", "zero1", "zero2", "zero3", "fsdp"]
-
 MAX_DEVICES = 2**20
-TRACED_BACKENDS = ("eager", "sdpa", "pairwise")
 RUNTIME = 24 * 2**20  # bytes, measured with torch 2.13 on x86-64
 
 

@@ -15,13 +15,13 @@ from attnkit.errors import UsageError
 from attnkit.models import AttnKitConfig
 from attnkit.models.checks import common_backend
 from attnkit.scaling.budget import Budget, read_budget
+from attnkit.scaling.choices import DEFAULT_LAW, Optimizer, Precision
 from attnkit.scaling.hardware import Device, estimate_time
-from attnkit.scaling.laws import DEFAULT_LAW, FLOPS_PER_PRODUCT, Law, best_parameters_for_tokens, find_law
+from attnkit.scaling.laws import FLOPS_PER_PRODUCT, Law, best_parameters_for_tokens, find_law
 from attnkit.scaling.layouts import Choice, Step, choose_layout, power_of_two
 from attnkit.scaling.memory import Layout, MemoryEstimate
 from attnkit.scaling.parameters import count_parameters
 from attnkit.scaling.shapes import shape, shape_reason
-from attnkit.scaling.states import Optimizer, Precision
 
 SMALLEST_OF_LAWS = 4.4e7  # parameters of the smallest model that the laws were fitted to (Hoffmann 2022, table A9)
 FRONT = (0.25, 0.5, 1.0, 2.0, 4.0)  # parameters beside the best number

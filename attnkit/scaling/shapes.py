@@ -5,8 +5,8 @@ from typing import Any
 
 from attnkit.errors import UsageError
 from attnkit.models import AttnKitConfig
+from attnkit.models.configuration_attnkit import make_config
 from attnkit.scaling.parameters import count_parameters
-from attnkit.scaling.subject import make_config
 
 WIDTH_PER_LAYER = 96
 

@@ -2,15 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import nn
 
+from attnkit.scaling.choices import Optimizer, Precision
 from attnkit.scaling.parameters import count_parameters
 from attnkit.scaling.subject import Subject
-
-Precision = Literal["fp32", "bf16", "mixed", "mixed_fp32_gradients", "autocast"]
-Optimizer = Literal["adamw", "muon", "adafactor", "adamw_8bit", "lion", "sgd", "sgd_momentum", "none"]
 
 # Bytes per parameter of weights, gradients and master weights, and of one number of an optimizer state.
 BYTES = {

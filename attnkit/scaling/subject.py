@@ -23,10 +23,12 @@ from transformers import (
     PreTrainedModel,
 )
 
-from attnkit.errors import UsageError, nearest
+from attnkit.errors import UsageError, first_line, nearest
 from attnkit.files import strict_yaml
+from attnkit.files.hub import require_repository
 from attnkit.files.saved import import_parts, imports_of, remembered_imports
 from attnkit.models import AUTO_CLASSES, AttnKitConfig, AttnKitForPermutationLM
+from attnkit.models.configuration_attnkit import make_config
 from attnkit.models.language import LanguageModel
 
 HEADS: dict[str, Any] = {
@@ -138,7 +140,10 @@ def read_path(path: str | Path) -> tuple[PreTrainedConfig, str | None]:
         raise UsageError(f"{path}: no such file or folder")
     if place.is_dir():
         raise UsageError(f"{path}: holds no config: give a YAML or JSON file, or the folder of a model or a run")
-    return load_config(str(place) if place.is_file() else str(path)), None
+    if place.is_file():
+        return load_config(str(place)), None
+    require_repository(str(path), kind="model", remedy="give a YAML or JSON file, or the folder of a model or a run")
+    return load_config(str(path)), None
 
 
 def load_config(path: str, **changes: Any) -> PreTrainedConfig:
@@ -177,15 +182,10 @@ def read_yaml(path: Path) -> tuple[PreTrainedConfig, str | None]:
         "vocab_size": section["tokenizer"].get("vocab_size"),
         "max_position_embeddings": section["data"].get("sequence_length"),
     }
-    return make_config(**{name: value for name, value in silent.items() if value is not None}, **given), head
-
-
-def make_config(**fields: Any) -> AttnKitConfig:
-    """An `AttnKitConfig`; whatever is wrong with the fields raises `UsageError`."""
     try:
-        return AttnKitConfig(**fields)
-    except StrictDataclassError as error:
-        raise UsageError(f"model: {first_line(error.__cause__ or error)}") from error
+        return make_config(**{name: value for name, value in silent.items() if value is not None} | given), head
+    except UsageError as error:
+        raise UsageError("\n".join(f"{path}: model: {line}" for line in str(error).splitlines())) from error
 
 
 def default_head(config: PreTrainedConfig) -> str:
@@ -231,8 +231,3 @@ def check(config: PreTrainedConfig) -> None:
     for name, size in sizes.items():
         if isinstance(size, int) and size < 1:
             raise UsageError(f"{name} must be at least 1, not {size}")
-
-
-def first_line(error: BaseException) -> str:
-    """What a library says, on one line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -3,7 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from attnkit.scaling.flops import Convention, count_flops
+from attnkit.scaling.choices import Convention
+from attnkit.scaling.flops import count_flops
 from attnkit.scaling.hardware import estimate_time
 from attnkit.scaling.memory import Traced, fewest_devices, trace_memory
 from attnkit.scaling.parameters import count_parameters, parameters_by_component

@@ -25,11 +25,11 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from attnkit.attention import Attention
 from attnkit.attention.backends import eager_attention
 from attnkit.attention.pairwise import inside_compiled_tile
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, first_line
 from attnkit.models import AttnKitConfig, AttnKitForPermutationLM
 from attnkit.models.blocks import FeedForward
-from attnkit.scaling.flops import Recompute
-from attnkit.scaling.subject import Subject, first_line
+from attnkit.scaling.choices import Recompute
+from attnkit.scaling.subject import Subject
 
 SMALL, LARGER = 2, 3  # blocks of a stack in the two runs
 SCORES_NDIM = 4  # [B, H, Q, K]

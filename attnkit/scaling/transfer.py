@@ -30,8 +30,8 @@ from transformers import PreTrainedConfig
 from attnkit.errors import UsageError, nearest
 from attnkit.models import AttnKitConfig, AttnKitForCausalLM
 from attnkit.models.blocks import Block
+from attnkit.scaling.choices import Rule
 
-Rule = Literal["mup", "depth-mup", "completep"]
 DEPTH_POWER = {"mup": 0.0, "depth-mup": 0.5, "completep": 1.0}
 
 

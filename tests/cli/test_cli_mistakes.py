@@ -226,13 +226,15 @@ def test_a_script_ends_with_the_line_and_the_code_of_its_verb() -> None:
     assert done.stderr == "attnkit: error: none.yaml: no such file\n"
 
 
-@pytest.mark.parametrize("arguments", [["--version"], ["pretrain", "--help"]])
-def test_help_does_not_wait_for_torch(arguments: list[str]) -> None:
-    done = spelling("-X", "importtime", "-m", "attnkit", *arguments)
+@pytest.mark.parametrize(
+    "arguments", ["--version", "pretrain --help", "scale --help", "scale memory --help", "scale plan --help"]
+)
+def test_help_does_not_wait_for_torch(arguments: str) -> None:
+    done = spelling("-X", "importtime", "-m", "attnkit", *arguments.split())
     assert done.returncode == 0
     assert done.stdout
     assert "attnkit.cli" in done.stderr
-    assert not re.search(r"\b(torch|transformers|datasets|matplotlib|jsonargparse)\b", done.stderr)
+    assert not re.search(r"\b(torch|scipy|transformers|datasets|matplotlib|jsonargparse)\b", done.stderr)
 
 
 def test_two_processes_say_a_mistake_once() -> None:

@@ -174,6 +174,12 @@ def test_nonsense_in_a_file(text: str, problem: str, tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_name_that_is_not_here_is_a_line(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match=r"^nobody/nothing: no config can be read there: .*$"):
+        count_parameters("nobody/nothing")
+    assert capfd.readouterr() == ("", "")
+
+
 def test_nonsense_of_other_kinds(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown head 'causal': did you mean 'causal_lm'"):
         count_parameters(AttnKitConfig(), head="causal")

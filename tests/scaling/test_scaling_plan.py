@@ -9,12 +9,12 @@ import pytest
 
 from attnkit.cli import main
 from attnkit.errors import UsageError
+from attnkit.models.configuration_attnkit import make_config
 from attnkit.scaling import LAWS, Run, count_parameters, fit_scaling_law, plan, repeated_loss
 from attnkit.scaling.budget import read_budget
 from attnkit.scaling.fit import read_runs
 from attnkit.scaling.laws import Law, best_parameters_for_tokens, kaplan_loss, kaplan_loss_of_compute
 from attnkit.scaling.layouts import Step, choose_layout
-from attnkit.scaling.subject import make_config
 
 TINY = {"vocab_size": 400, "seq_len": 32, "precision": "fp32"}
 

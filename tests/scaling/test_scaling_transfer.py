@@ -9,8 +9,9 @@ import torch
 from attnkit import AttnKitConfig
 from attnkit.errors import UsageError
 from attnkit.models import AttnKitForCausalLM
+from attnkit.scaling.choices import Rule
 from attnkit.scaling.cli import answer
-from attnkit.scaling.transfer import Coordinate, Rule, Transfer, coordinate_check, transfer
+from attnkit.scaling.transfer import Coordinate, Transfer, coordinate_check, transfer
 from attnkit.training import settings
 from attnkit.training.optimizer import parameter_groups
 from attnkit.training.settings import TrainingConfig
