@@ -135,6 +135,14 @@ class Sinusoidal(Position):
         return torch.stack([sine, cosine], dim=-1).flatten(-2)[..., : self.hidden_size].float()
 
 
+TRAINED = "original_max_position_embeddings"
+ROPE_OPTIONS: dict[str, dict[str, float | None]] = {
+    "yarn": {TRAINED: None, "beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": None},
+    "llama3": {TRAINED: None, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+}
+"""What some ways of scaling take besides the factor, with the values where they are not given."""
+
+
 @positions.register("rope")
 class Rope(Position):
     """Rotation of query and key by an angle proportional to their position (Su 2021, section 3.2).
@@ -142,9 +150,12 @@ class Rope(Position):
     The score of rotated vectors depends on the distance of their positions. Dimensions j and j + d/2 of a head turn
     together, by the angle i · base^(-2j/d).
 
-    `scaling` names a way to reach beyond the trained length, `max_positions`, by the given `factor`: "linear" (Chen
-    2023), "dynamic" (NTK, bloc97 2023: it depends on the length of the text, so keys in a cache keep the angles of that
-    at which they came) or "yarn" (Peng 2023).
+    `scaling` names a way to reach beyond the trained length by the given `factor`: "linear" (Chen 2023), "dynamic"
+    (NTK, bloc97 2023: it depends on the length of the text, so keys in a cache keep the angles of that at which they
+    came), "yarn" (Peng 2023) or "llama3" (Grattafiori 2024). The other options are for the last two, under the names
+    of transformers: the trained length (`max_positions` if not given); the turns within it from which an angle is kept
+    (`beta_fast`, 32; `high_freq_factor`, 4) and up to which it is divided by the factor (`beta_slow`, 1;
+    `low_freq_factor`, 1); the factor of cosines and sines (`attention_factor`, 1 + log(factor) / 10).
     """
 
     acts_on_scores = True
@@ -154,8 +165,14 @@ class Rope(Position):
         self,
         *,
         base: float = 10000.0,
-        scaling: Literal["default", "linear", "dynamic", "yarn"] = "default",
+        scaling: Literal["default", "linear", "dynamic", "yarn", "llama3"] = "default",
         factor: float = 1.0,
+        original_max_position_embeddings: int | None = None,
+        beta_fast: float | None = None,
+        beta_slow: float | None = None,
+        attention_factor: float | None = None,
+        low_freq_factor: float | None = None,
+        high_freq_factor: float | None = None,
         **shape: Any,
     ) -> None:
         super().__init__(**shape)
@@ -164,40 +181,62 @@ class Rope(Position):
         if scaling == "dynamic" and self.head_dim < 4:
             raise UsageError(f"position 'rope': scaling 'dynamic' needs head_dim of at least 4, not {self.head_dim}")
         more_than(1, "position", base=base)
-        at_least(1, "position", factor=factor)
+        at_least(1, "position", factor=factor, original_max_position_embeddings=original_max_position_embeddings)
+        more_than(0, "position", attention_factor=attention_factor)
         self.base = base
         self.scaling = scaling
         self.factor = factor
+        self.options = self.complete(
+            original_max_position_embeddings=original_max_position_embeddings,
+            beta_fast=beta_fast,
+            beta_slow=beta_slow,
+            attention_factor=attention_factor,
+            low_freq_factor=low_freq_factor,
+            high_freq_factor=high_freq_factor,
+        )
         self.register_buffer("frequency", torch.empty(self.head_dim // 2), persistent=False)
         self.reset_parameters()
 
+    def complete(self, **options: float | None) -> dict[str, float | None]:
+        """The options of the scaling, with what is not given filled in. Refuses those of another scaling."""
+        known = ROPE_OPTIONS.get(self.scaling, {})
+        given = {name: value for name, value in options.items() if value is not None}
+        for name in given.keys() - known.keys():
+            kinds = ", ".join(kind for kind, names in ROPE_OPTIONS.items() if name in names)
+            raise UsageError(f"position option {name} is for scaling {kinds}, not {self.scaling!r}")
+        complete: dict[str, Any] = known | ({TRAINED: self.max_positions} if known else {}) | given
+        for low, high in (("beta_slow", "beta_fast"), ("low_freq_factor", "high_freq_factor")):
+            if low in complete:
+                more_than(0, "position", **{low: complete[low]})
+                more_than(complete[low], "position", **{high: complete[high]})
+        return complete
+
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        init.copy_(self.frequency, self.frequencies(self.max_positions)[0])
+        frequency, self.amplitude = self.frequencies(self.max_positions)
+        init.copy_(self.frequency, frequency)
 
     def frequencies(self, num_positions: int | Tensor) -> tuple[Tensor, float]:
         """Angle per position [head_dim / 2] for a text of `num_positions`, and a factor on cosines and sines."""
         if self.scaling == "default":
             even = torch.arange(0, self.head_dim, 2, dtype=torch.float32)
             return 1 / self.base ** (even / self.head_dim), 1.0
-        parameters = {"rope_type": self.scaling, "rope_theta": self.base, "factor": self.factor}
         config = PreTrainedConfig()
         config.hidden_size, config.num_attention_heads = self.head_dim, 1
         config.head_dim, config.max_position_embeddings = self.head_dim, self.max_positions
-        config.rope_parameters = parameters | {"original_max_position_embeddings": self.max_positions}
+        parameters = {"rope_type": self.scaling, "rope_theta": self.base, "factor": self.factor}
+        config.rope_parameters = parameters | self.options
         device = num_positions.device if isinstance(num_positions, Tensor) else torch.device("cpu")
         with device:  # these functions move a tensor, which one without memory cannot
             return ROPE_INIT_FUNCTIONS[self.scaling](config, device=device, seq_len=num_positions)
 
     def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        frequency, amplitude = self.frequency.float(), 1.0
+        frequency = self.frequency.float()
         if self.scaling == "dynamic":  # the frequencies depend on how long the text has become
             frequency = self.frequencies(positions.max() + 1)[0]
-        elif self.scaling != "default":
-            amplitude = self.frequencies(self.max_positions)[1]
         angle = positions[:, None, :, None].float() * frequency
         angle = torch.cat([angle, angle], dim=-1)
-        return amplitude * angle.cos(), amplitude * angle.sin()
+        return self.amplitude * angle.cos(), self.amplitude * angle.sin()
 
 
 @positions.register("alibi")

@@ -24,11 +24,11 @@ from attnkit.models.labels import (
 from attnkit.models.language import (
     AttnKitForCausalLM,
     AttnKitForMaskedLM,
-    AttnKitForPermutationLM,
     AttnKitForPreTraining,
     AttnKitForSeq2SeqLM,
 )
 from attnkit.models.modeling_attnkit import AttnKitModel
+from attnkit.models.permutation import AttnKitForPermutationLM
 from attnkit.models.stack import AttnKitPreTrainedModel
 from attnkit.models.surgery import ScorerChange, replace_scorer
 

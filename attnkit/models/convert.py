@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from attnkit.errors import UsageError, nearest
 from attnkit.models.configuration_attnkit import AttnKitConfig
+from attnkit.models.embeddings import build_position
 from attnkit.models.formats import Format, Fused, Head, Rule
 from attnkit.models.formats_one_stack import BERT, GPT2, LLAMA, ROBERTA
 from attnkit.models.formats_permuted import XLNET
@@ -129,9 +130,18 @@ def check_function(
     back = AttnKitConfig(**(read_back | head.fields))
     kept = set(AttnKitConfig.__annotations__) - NOT_FUNCTION - form.unsaid - head.unused - unseen
     lost = {key: getattr(config, key) for key in sorted(kept) if not same(getattr(config, key), getattr(back, key))}
+    if "position_options" in lost and position_facts(config) == position_facts(back):
+        del lost["position_options"]
     if lost:
         said = ", ".join(f"{key} {value!r} (there: {getattr(back, key)!r})" for key, value in lost.items())
         raise UsageError(f"format {form.model_type!r} cannot say {said}")
+
+
+def position_facts(config: AttnKitConfig) -> dict[str, Any]:
+    """What a position knows of itself, whether its options say it or it is the default."""
+    with torch.device("meta"):
+        position = build_position(config, config.position, causal=config.architecture == "decoder")
+    return {name: value for name, value in vars(position).items() if not name.startswith("_")}
 
 
 def same(one: Any, other: Any) -> bool:

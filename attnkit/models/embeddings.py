@@ -6,10 +6,23 @@ Shapes: B batch, N tokens.
 import torch
 from torch import Tensor, nn
 
-from attnkit.attention import positions
+from attnkit.attention import Position, positions
 from attnkit.errors import UsageError
 from attnkit.models.blocks import build_norm
 from attnkit.models.configuration_attnkit import AttnKitConfig
+
+
+def build_position(config: AttnKitConfig, name: str, *, causal: bool) -> Position:
+    """A position of a model's shape, with the configured options if it is the configured one."""
+    return positions[name](
+        hidden_size=config.hidden_size,
+        head_dim=config.head_dim,
+        num_heads=config.num_attention_heads,
+        num_key_value_heads=config.num_key_value_heads,
+        max_positions=config.max_position_embeddings,
+        causal=causal,
+        **(config.position_options or {} if name == config.position else {}),
+    )
 
 
 class Embeddings(nn.Module):
@@ -20,16 +33,8 @@ class Embeddings(nn.Module):
         self.tokens = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
         self.types = nn.Embedding(type_vocab_size, config.hidden_size) if type_vocab_size else None
         # A position with parameters in each layer is built there.
-        per_layer = positions[config.position].per_layer
-        self.position = positions["none" if per_layer else config.position](
-            hidden_size=config.hidden_size,
-            head_dim=config.head_dim,
-            num_heads=config.num_attention_heads,
-            num_key_value_heads=config.num_key_value_heads,
-            max_positions=config.max_position_embeddings,
-            causal=causal,
-            **({} if per_layer else config.position_options or {}),
-        )
+        own = "none" if positions[config.position].per_layer else config.position
+        self.position = build_position(config, own, causal=causal)
         self.relative_types = bool((config.position_options or {}).get("segments"))  # they enter in the score
         self.scale = config.embedding_scale
         self.norm = build_norm(config) if config.embedding_norm else None

@@ -136,6 +136,7 @@ SAME_NAMES = (
 )
 LANGUAGE_FIELDS = frozenset({"mlm_transform", "output_bias", "output_scale", "tie_word_embeddings"})
 POOLING_FIELDS = frozenset({"pooler", "pooling"})
+TWO_ENDS = {"num_labels": 2}
 
 
 def field_names(*same: str, **renamed: str) -> dict[str, str]:
@@ -178,10 +179,11 @@ def token_labels(theirs: str, rules: str) -> Head:
     return Head(labels.AttnKitForTokenClassification, ("model.", theirs), table(rules), unused=unused)
 
 
-def answers(theirs: str) -> Head:
-    """The ends of the answer in a text."""
+def answers(theirs: str, *, required: dict[str, Any] | None = None) -> Head:
+    """The ends of the answer in a text; `required` is `TWO_ENDS` where their last layer has an output per label."""
     unused, rules = LANGUAGE_FIELDS | POOLING_FIELDS, table("qa_outputs qa_outputs")
-    return Head(labels.AttnKitForQuestionAnswering, ("model.", theirs), rules, unused=unused)
+    head = labels.AttnKitForQuestionAnswering
+    return Head(head, ("model.", theirs), rules, unused=unused, required=required or {})
 
 
 def choices(theirs: str) -> Head:

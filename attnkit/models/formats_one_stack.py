@@ -5,10 +5,12 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from attnkit.attention.positions import ROPE_OPTIONS
 from attnkit.errors import UsageError
 from attnkit.models import language
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.models.formats import (
+    TWO_ENDS,
     Format,
     Fused,
     Head,
@@ -95,7 +97,7 @@ BERT = Format(
         ),
         "BertForSequenceClassification": sequence_labels("bert.", "score classifier"),
         "BertForTokenClassification": token_labels("bert.", "score classifier"),
-        "BertForQuestionAnswering": answers("bert."),
+        "BertForQuestionAnswering": answers("bert.", required=TWO_ENDS),
         "BertForMultipleChoice": choices("bert."),
     },
 )
@@ -137,7 +139,7 @@ ROBERTA = replace(
         "RobertaForMaskedLM": replace(masked_lm("roberta.", ROBERTA_LANGUAGE), required=ROBERTA_ACTIVATION),
         "RobertaForSequenceClassification": sequence_labels("roberta.", ROBERTA_LABELS),
         "RobertaForTokenClassification": token_labels("roberta.", "score classifier"),
-        "RobertaForQuestionAnswering": answers("roberta."),
+        "RobertaForQuestionAnswering": answers("roberta.", required=TWO_ENDS),
         "RobertaForMultipleChoice": choices("roberta."),
     },
 )
@@ -228,18 +230,30 @@ decoder.norm                                    norm
 """
 
 
+# Our options of the rotation, and theirs.
+LLAMA_ROPE = {"base": "rope_theta", "scaling": "rope_type"}
+LLAMA_ROPE |= {name: name for name in ("factor", *(name for names in ROPE_OPTIONS.values() for name in names))}
+LLAMA_ROPE_TYPES = ("default", "linear", "dynamic", *ROPE_OPTIONS)
+
+
 def read_llama(config: Any) -> dict[str, Any]:
-    rope = dict(config.rope_parameters)
-    base, kind, factor = float(rope.pop("rope_theta")), rope.pop("rope_type"), float(rope.pop("factor", 1.0))
-    if kind not in ("default", "linear") or rope:
-        raise UsageError(f"llama: rope_parameters {config.rope_parameters} have no field here")
-    return {"position_options": {"base": base, "scaling": kind, "factor": factor}}
+    given = {name: value for name, value in config.rope_parameters.items() if value is not None}
+    kind, known = given["rope_type"], ", ".join(LLAMA_ROPE_TYPES)
+    if kind not in LLAMA_ROPE_TYPES:
+        raise UsageError(f"llama: rope_type {kind!r} has no counterpart, only {known} have one")
+    more = {name: value for name, value in given.items() if name not in LLAMA_ROPE.values()}
+    if more:
+        raise UsageError(f"llama: rope_parameters {more} have no counterpart")
+    return {"position_options": {ours: given[theirs] for ours, theirs in LLAMA_ROPE.items() if theirs in given}}
 
 
 def write_llama(config: AttnKitConfig) -> dict[str, Any]:
-    options = {"base": 10000.0, "scaling": "default", "factor": 1.0} | (config.position_options or {})
-    rope = {"rope_theta": options["base"], "rope_type": options["scaling"]}
-    return {"rope_parameters": rope | ({"factor": options["factor"]} if options["scaling"] != "default" else {})}
+    options = {"base": 10000.0, "scaling": "default"} | (config.position_options or {})
+    if options["scaling"] == "default":
+        options.pop("factor", None)
+    else:
+        options = {"factor": 1.0} | ROPE_OPTIONS.get(options["scaling"], {}) | options
+    return {"rope_parameters": {LLAMA_ROPE[name]: value for name, value in options.items() if value is not None}}
 
 
 LLAMA = Format(

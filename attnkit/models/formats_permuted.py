@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from attnkit.models import language
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.models.formats import POOLING_FIELDS, Format, Head, Rule, Swapped, base, field_names, table
+from attnkit.models.permutation import AttnKitForPermutationLM
 
 BODY = """
 encoder.embeddings.tokens                                       word_embedding
@@ -71,7 +71,7 @@ XLNET = Format(
     heads={
         "XLNetModel": base(),
         "XLNetLMHeadModel": Head(
-            language.AttnKitForPermutationLM,
+            AttnKitForPermutationLM,
             ("model.", "transformer."),
             table("lm_head lm_loss"),
             unused=POOLING_FIELDS | {"mlm_transform"},

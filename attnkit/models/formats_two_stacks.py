@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from attnkit.attention import positions
 from attnkit.errors import UsageError
 from attnkit.models.configuration_attnkit import AttnKitConfig
-from attnkit.models.formats import Format, Rule, answers, base, field_names, seq2seq_lm, table
+from attnkit.models.formats import TWO_ENDS, Format, Rule, answers, base, field_names, seq2seq_lm, table
 
 MARIAN_STACK = """
 {stack}.embeddings.tokens                       {stack}.embed_tokens
@@ -204,7 +204,11 @@ T5 = Format(
     body=t5_body,
     own_weights=("shared.weight",),
     unsaid=frozenset({"max_position_embeddings"}),
-    heads={"T5Model": base(), "T5ForConditionalGeneration": seq2seq_lm(""), "T5ForQuestionAnswering": answers("")},
+    heads={
+        "T5Model": base(),
+        "T5ForConditionalGeneration": seq2seq_lm(""),
+        "T5ForQuestionAnswering": answers("", required=TWO_ENDS),
+    },
 )
 T5_ENCODER_FIELDS: dict[str, Any] = {
     "architecture": "encoder",

@@ -20,9 +20,9 @@ from transformers.utils.generic import ModelOutput, can_return_tuple
 from attnkit.errors import UsageError
 from attnkit.models.blocks import build_norm
 from attnkit.models.configuration_attnkit import AttnKitConfig
-from attnkit.models.loss import IGNORED, TokenLoss
+from attnkit.models.loss import IGNORED, TokenLoss, policy_loss
 from attnkit.models.modeling_attnkit import AttnKitModel
-from attnkit.models.stack import AttnKitPreTrainedModel, policy_loss, renamed_cache
+from attnkit.models.stack import AttnKitPreTrainedModel, renamed_cache
 
 
 class LanguageModel(AttnKitPreTrainedModel):
@@ -278,59 +278,6 @@ class AttnKitForPreTraining(LanguageModel):
             loss=loss,
             prediction_logits=logits,
             seq_relationship_logits=sentence_logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
-
-
-class AttnKitForPermutationLM(LanguageModel):
-    """An encoder with two streams that predicts tokens from those before them in a random order (Yang 2019)."""
-
-    architecture = "encoder"
-    _tied_weights_keys = {"lm_head.weight": "model.encoder.embeddings.tokens.weight"}
-
-    def __init__(self, config: AttnKitConfig) -> None:
-        if not config.two_stream:
-            raise UsageError("a permutation language model has two streams: set two_stream true")
-        super().__init__(config)
-        self.loss_type = "ForMaskedLM"
-        self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        perm_mask: Tensor | None = None,
-        target_mapping: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        cache: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        **kwargs: Any,
-    ) -> CausalLMOutputWithPast:
-        """Logits of the P targets [B, P, V], or of all tokens where no `target_mapping` [B, P, N] is given.
-
-        `perm_mask` [B, N, N] is 1 where the first may not see the second, `labels` [B, P] are the targets' tokens
-        (-100: not predicted). A `cache` is the memory: the keys and values of the text before.
-        """
-        outputs = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            perm_mask=perm_mask,
-            target_mapping=target_mapping,
-            position_ids=position_ids,
-            token_type_ids=token_type_ids,
-            cache=cache,
-            inputs_embeds=inputs_embeds,
-            **(kwargs | {"return_dict": True}),
-        )
-        loss, logits = self.predict(outputs.last_hidden_state, labels, **kwargs)
-        return CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits,
-            cache=outputs.cache,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )

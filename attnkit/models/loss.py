@@ -1,8 +1,10 @@
-"""The loss of predicted tokens straight from hidden states: the logits of all tokens never exist at once.
+"""The loss of predicted tokens straight from hidden states: the logits of all tokens never exist at once. And what
+teaches the draws of a stochastic normalizer, which is a part of every loss.
 
 Shapes: T tokens that are predicted, H hidden size, V vocabulary.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+
+from attnkit.attention.normalizers import Stochastic
 
 IGNORED = -100
 """The label of a token that is not predicted."""
@@ -128,3 +132,27 @@ def add_gradients(
         by_weight.addmm_(by_logits.T, states)
     else:
         by_weight += by_logits.T @ states
+
+
+def loss_with_policy(loss: Callable[..., Tensor], draws: list[Stochastic], *args: Any, **kwargs: Any) -> Tensor:
+    """The loss of a batch, and for each drawing normalizer its policy loss from the loss of each row."""
+
+    def of_row(value: Any, row: int) -> Any:
+        return value[row : row + 1] if isinstance(value, Tensor) and value.ndim else value
+
+    batch_size = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.ndim).shape[0]
+    per_row = {name: value for name, value in kwargs.items() if name != "num_items_in_batch"}
+    with torch.no_grad():
+        row_losses = [
+            loss(
+                *(of_row(value, row) for value in args), **{name: of_row(value, row) for name, value in per_row.items()}
+            )
+            for row in range(batch_size)
+        ]
+    return loss(*args, **kwargs) + policy_loss(draws, torch.stack(row_losses))
+
+
+def policy_loss(draws: list[Stochastic], row_loss: Tensor) -> Tensor:
+    """The losses of all drawing normalizers from the loss [B] of each row; a row without labels has none, but NaN."""
+    row_loss = torch.where(row_loss.isnan(), row_loss.nanmean(), row_loss)
+    return sum((draw.policy_loss(row_loss) for draw in draws), start=torch.zeros_like(row_loss[0]))

@@ -33,6 +33,7 @@ from attnkit.models.card import write_card
 from attnkit.models.checks import backend_problems, common_backend, obstacles
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.models.embeddings import Embeddings
+from attnkit.models.loss import loss_with_policy
 from attnkit.models.parallel import tensor_obstacle
 from attnkit.models.two_streams import permute, rows_of, see_self, targets_of
 
@@ -132,30 +133,6 @@ class AttnKitPreTrainedModel(PreTrainedModel):
             module.reset_parameters()
         else:
             super()._init_weights(module)
-
-
-def loss_with_policy(loss: Callable[..., Tensor], draws: list[Stochastic], *args: Any, **kwargs: Any) -> Tensor:
-    """The loss of a batch, and for each drawing normalizer its policy loss from the loss of each row."""
-
-    def of_row(value: Any, row: int) -> Any:
-        return value[row : row + 1] if isinstance(value, Tensor) and value.ndim else value
-
-    batch_size = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.ndim).shape[0]
-    per_row = {name: value for name, value in kwargs.items() if name != "num_items_in_batch"}
-    with torch.no_grad():
-        row_losses = [
-            loss(
-                *(of_row(value, row) for value in args), **{name: of_row(value, row) for name, value in per_row.items()}
-            )
-            for row in range(batch_size)
-        ]
-    return loss(*args, **kwargs) + policy_loss(draws, torch.stack(row_losses))
-
-
-def policy_loss(draws: list[Stochastic], row_loss: Tensor) -> Tensor:
-    """The losses of all drawing normalizers from the loss [B] of each row; a row without labels has none, but NaN."""
-    row_loss = torch.where(row_loss.isnan(), row_loss.nanmean(), row_loss)
-    return sum((draw.policy_loss(row_loss) for draw in draws), start=torch.zeros_like(row_loss[0]))
 
 
 class Stack(AttnKitPreTrainedModel):

@@ -18,12 +18,12 @@ SHAPE = {
 
 
 @pytest.mark.parametrize("num_tokens", [5, 16, 40])
-@pytest.mark.parametrize("scaling", ["default", "linear", "dynamic", "yarn"])
+@pytest.mark.parametrize("scaling", ["default", "linear", "dynamic", "yarn", "llama3"])
 def test_rope_turns_as_that_of_transformers(scaling: str, num_tokens: int) -> None:
     factor = 1.0 if scaling == "default" else 2.5
     parameters = {"rope_type": scaling, "rope_theta": 10000.0, "factor": factor}
-    if scaling == "yarn":
-        parameters["original_max_position_embeddings"] = 16
+    if scaling == "llama3":
+        parameters |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
     config = LlamaConfig(hidden_size=24, num_attention_heads=3, max_position_embeddings=16, rope_parameters=parameters)
     places = torch.arange(num_tokens)[None]
     expected = LlamaRotaryEmbedding(config)(torch.zeros(1, num_tokens, 24), places)
@@ -35,6 +35,10 @@ def test_rope_turns_as_that_of_transformers(scaling: str, num_tokens: int) -> No
 def test_rope_refuses_what_it_cannot_turn_by() -> None:
     with pytest.raises(ValueError, match=r"position option factor must be at least 1, not 0\.5"):
         positions["rope"](**SHAPE, scaling="linear", factor=0.5)
+    with pytest.raises(ValueError, match="position option beta_fast is for scaling yarn, not 'llama3'"):
+        positions["rope"](**SHAPE, scaling="llama3", beta_fast=2.0)
+    with pytest.raises(ValueError, match=r"position option high_freq_factor must be more than 9\.0, not 4\.0"):
+        positions["rope"](**SHAPE, scaling="llama3", low_freq_factor=9.0)
     with pytest.raises(ValueError, match="head_dim 7 is odd"):
         positions["rope"](**(SHAPE | {"head_dim": 7}))
 

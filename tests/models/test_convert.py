@@ -177,6 +177,21 @@ def test_steps_with_a_cache_are_the_same(name: str) -> None:
     assert (outputs[0] - outputs[1]).abs().max() < TOLERANCE[torch.float64]
 
 
+ROPES: list[dict[str, Any]] = [
+    {"rope_type": "linear"},
+    {"rope_type": "dynamic"},
+    {"rope_type": "yarn"},
+    {"rope_type": "yarn", "original_max_position_embeddings": 5, "beta_fast": 4, "beta_slow": 0.1},
+    {"rope_type": "yarn", "attention_factor": 1.5},
+    {
+        "rope_type": "llama3",
+        "original_max_position_embeddings": 5,
+        "low_freq_factor": 0.1,
+        "high_freq_factor": 0.5,
+    },
+]
+
+
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
@@ -187,7 +202,7 @@ def test_steps_with_a_cache_are_the_same(name: str) -> None:
         ("GPT2LMHeadModel", {"scale_attn_weights": False, "n_inner": None}),
         ("GPT2LMHeadModel", {"tie_word_embeddings": False}),
         ("LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
-        ("LlamaForCausalLM", {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0}}),
+        *(("LlamaForCausalLM", {"rope_parameters": {"rope_theta": 500.0, "factor": 4.0} | rope}) for rope in ROPES),
         ("BertForMaskedLM", {"tie_word_embeddings": False, "hidden_act": "relu"}),
     ],
 )
@@ -249,8 +264,23 @@ def test_what_has_no_field_is_refused() -> None:
     with pytest.raises(UsageError, match="roberta: hidden_act 'relu' has no counterpart, only 'gelu' has one"):
         from_hf(build("RobertaForMaskedLM", hidden_act="relu"))
     assert from_hf(build("RobertaForTokenClassification", hidden_act="relu")).config.hidden_act == "relu"
+    with pytest.raises(UsageError, match="llama: rope_type 'proportional' has no counterpart, only default, linear, "):
+        from_hf(build("LlamaModel", rope_parameters={"rope_type": "proportional", "rope_theta": 500.0}))
+    yarn = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "mscale": 0.5, "mscale_all_dim": 1.0}
+    with pytest.raises(UsageError, match=r"llama: rope_parameters \{'mscale': 0.5, 'mscale_all_dim': 1.0\} have no"):
+        from_hf(build("LlamaModel", rope_parameters=yarn))
     with pytest.raises(UsageError, match="no import of 'electra': "):
         from_hf(transformers.ElectraModel(transformers.ElectraConfig(**BERT)))
+
+
+@pytest.mark.parametrize("name", [name for name in CLASSES if name.endswith("QuestionAnswering")])
+def test_an_answer_has_two_ends(name: str) -> None:
+    theirs = build(name, num_labels=3)
+    if len(theirs.qa_outputs.weight) == 2:  # some classes never ask how many labels there are
+        assert worst_difference(theirs, from_hf(theirs), inputs_of(theirs, "right")) < TOLERANCE[torch.float32]
+    else:
+        with pytest.raises(UsageError, match="num_labels 3 has no counterpart, only 2 has one"):
+            from_hf(theirs)
 
 
 SMALL = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 20}
@@ -266,6 +296,14 @@ def test_what_a_format_cannot_say_is_refused() -> None:
         to_hf(model, "bert")
     with pytest.raises(UsageError, match="unknown format 'gtp2': did you mean 'gpt2'"):
         to_hf(model, "gtp2")
+
+
+@pytest.mark.parametrize("options", [None, {"base": 50.0}, *({"scaling": kind} for kind in ("yarn", "llama3"))])
+def test_options_left_to_their_defaults_are_exported(options: dict[str, Any] | None) -> None:
+    fields = {"norm": "rmsnorm", "gated_activation": True, "position_counting": "all", "position_options": options}
+    ours = AttnKitForCausalLM(AttnKitConfig(**SMALL, **fields, attention_bias=False, mlp_bias=False)).eval()
+    ids = {"input_ids": torch.randint(20, (2, 9))}
+    assert worst_difference(ours, to_hf(ours, "llama"), ids) < TOLERANCE[torch.float32]
 
 
 def test_a_model_of_our_own_is_exported() -> None:
