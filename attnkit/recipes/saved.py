@@ -59,15 +59,9 @@ def tokenizer_folder(path: str) -> str:
 
 
 def find_tokenizer(path: str) -> str | None:
-    """The folder of a model's tokenizer: its own, or that of the run that it is a checkpoint of.
-
-    The name of a model on the hub is that of its tokenizer.
-    """
+    """The folder of a model that has a tokenizer with it; the name of a model on the hub is that of its tokenizer."""
     model = Path(model_path(path))
-    run = run_folder(model)
-    if not model.is_dir() or holds_tokenizer(model):
-        return str(model)
-    return str(run / TOKENIZER) if run is not None and holds_tokenizer(run / TOKENIZER) else None
+    return str(model) if not model.is_dir() or holds_tokenizer(model) else None
 
 
 def holds_tokenizer(folder: Path) -> bool:

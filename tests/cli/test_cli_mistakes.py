@@ -164,7 +164,9 @@ def test_a_damaged_config_of_a_model_is_one_line(content: str, finished: Path, t
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("name", ["summary.json", "config.yaml", "tokenizer/tokenizer.json", "model/tokenizer.json"])
+@pytest.mark.parametrize(
+    "name", ["summary.json", "config.yaml", "model/tokenizer.json", "checkpoints/step-000006/tokenizer.json"]
+)
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b"\x00"], ids=repr)
 def test_a_damaged_file_of_a_run_is_one_line(
     name: str, content: bytes, finished: Path, tmp_path: Path, cli: Cli
@@ -172,7 +174,7 @@ def test_a_damaged_file_of_a_run_is_one_line(
     run = tmp_path / "run"
     shutil.copytree(finished, run)
     (run / name).write_bytes(content)
-    model = run / "checkpoints" / "step-000006" if name.startswith("tokenizer") else run
+    model = (run / name).parent if name.startswith("checkpoints") else run
     code, _, errors = cli(*(["summary"] if name == "summary.json" else ["generate"]), model)
     assert (code, len(errors)) == (2, 1)
     assert str(model if "tokenizer" in name else run / name) in errors[0]
