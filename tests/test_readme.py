@@ -72,10 +72,10 @@ SMALL_TRAINING = (
     "--training.max_steps=2 --training.warmup_steps=1 --training.save_steps=1 --training.per_device_batch_size=4"
 )
 SMALL = {
-    "pretrain": f"{SMALL_TRAINING} --tracking.progress=false --tokenizer.vocab_size=290 --data.sequence_length=24 "
+    "pretrain": f"{SMALL_TRAINING} --tracking.progress=false --tokenizer.vocab_size=290 "
     "--model.hidden_size=24 --model.num_hidden_layers=1 --model.num_attention_heads=2 --model.num_key_value_heads=null "
     "--model.head_dim=null --model.intermediate_size=null",
-    "finetune": f"{SMALL_TRAINING} --tracking.progress=false --data.sequence_length=16",
+    "finetune": f"{SMALL_TRAINING} --tracking.progress=false",
     "generate": "--max_new_tokens=3",
     "scale": "",
 }

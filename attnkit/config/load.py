@@ -121,7 +121,7 @@ class Reading:
                 checked = [*(self.values.get(name) or []), *self.check.text(name, text)]
             elif parent in self.keys and allows(self.keys[parent], dict):
                 name = parent
-                checked = {**(self.values.get(parent) or {}), leaf: strict_yaml.parse(text)}
+                checked = {**(self.values.get(parent) or {}), leaf: self.check.parsed(name, text)}
             elif name in self.sections:
                 raise UsageError(f"--{name} is a section: give its keys, --{name}.key value")
             else:

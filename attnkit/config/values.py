@@ -9,7 +9,7 @@ import yaml
 from jsonargparse import ArgumentError, ArgumentParser, set_loader
 
 from attnkit.config.runs import keys_of
-from attnkit.errors import UsageError, nearest
+from attnkit.errors import UsageError, first_line, nearest
 from attnkit.files import strict_yaml
 
 MODE = "attnkit"
@@ -45,11 +45,18 @@ class Checker:
         """A value typed on the command line; one element stands for a list of it."""
         try:
             namespace = self.parser.parse_args([f"--{name}={text}"], defaults=False)
-        except ArgumentError as error:
+        except (ArgumentError, AttributeError, RecursionError) as error:  # the last two from the parser's own YAML
             if allows(self.hints[name], list) and not text.startswith("["):
-                return self.value(name, [strict_yaml.parse(text)])
+                return self.value(name, [self.parsed(name, text)])
             raise self.unexpected(name, text) from error
         return self.finite(name, namespace[name])
+
+    def parsed(self, name: str, text: str) -> Any:
+        """A value typed on the command line that may be of any type."""
+        try:
+            return strict_yaml.parse(text)
+        except yaml.YAMLError as error:
+            raise UsageError(f"{name}: {text[:50]!r} is not YAML: {first_line(error)}") from error
 
     def finite(self, name: str, value: Any) -> Any:
         if isinstance(value, str) and "\0" in value:

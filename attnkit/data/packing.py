@@ -11,9 +11,9 @@ from typing import ClassVar, NamedTuple, final
 import numpy as np
 import pyarrow as pa
 
+from attnkit.data.sources import MIN_ROW
 from attnkit.registry import Registry
 
-MIN_ROW = 2  # tokens: a row of one has none that is predicted from another
 TOKEN_IDS = pa.list_(pa.int32())
 
 

@@ -19,6 +19,8 @@ from attnkit.files.hub import require_repository, unreachable
 Entries = str | Sequence[str | dict[str, Any]]
 
 PYTHON_DOCS = "python-docs"
+MIN_ROW = 2  # tokens: a row of one has none that is predicted from another
+MAX_ROW = 2**24  # tokens
 # `name` or `org/name`, either with `:split`.
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?(:\w+)?", re.ASCII)
 LOCAL_REMEDY = (
@@ -52,7 +54,10 @@ class DataConfig:
 
     def problems(self) -> list[str]:
         """What is wrong with these settings, a line each."""
-        return seed_problems("data.seed", self.seed)
+        length = self.sequence_length
+        allowed = MIN_ROW <= length <= MAX_ROW
+        said = f"data.sequence_length: {length} must be from {MIN_ROW} to {MAX_ROW}"
+        return seed_problems("data.seed", self.seed) + ([] if allowed else [said])
 
 
 @dataclass(kw_only=True)
@@ -88,7 +93,7 @@ class PretrainDataConfig(DataConfig):
             ),
             f"shuffle_buffer: {self.shuffle_buffer} must be 1 or more": self.shuffle_buffer >= 1,
         }
-        return [f"data.{problem}" for problem, holds in rules.items() if not holds]
+        return super().problems() + [f"data.{problem}" for problem, holds in rules.items() if not holds]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,13 @@ class Loader(yaml.SafeLoader):
         text = self.construct_scalar(node).replace("_", "")
         return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Raises `ConstructorError` for a text that its tag, such as `!!int`, cannot read."""
+        try:
+            return super().construct_object(node, deep=deep)
+        except (AttributeError, ValueError) as error:
+            raise yaml.constructor.ConstructorError(None, None, f"no such value: {error}", node.start_mark) from error
+
 
 Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)
 
@@ -52,7 +59,12 @@ Dumper.add_representer(str, Dumper.represent_text)
 
 def parse(text: str) -> Any:
     """The value of one YAML text, e.g. of a flag."""
-    return yaml.load(text, Loader=Loader)
+    loader = Loader(text)
+    try:
+        node = _whole(loader)
+        return None if node is None else loader.construct_document(node)
+    finally:
+        loader.dispose()
 
 
 def dump(value: Any) -> str:
@@ -69,7 +81,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     loader = Loader(_text(path))
     lines: dict[str, int] = {}
     try:
-        node = loader.get_single_node()
+        node = _whole(loader)
         if node is None:
             raise UsageError(f"{path}: the file is empty: write `section:` and its keys, or leave it out")
         if not isinstance(node, yaml.MappingNode):
@@ -84,6 +96,14 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
         raise UsageError(f"{place}: not YAML: {error.problem or error.context}") from error
     finally:
         loader.dispose()
+
+
+def _whole(loader: Loader) -> yaml.Node | None:
+    """The one document that a loader reads, in nodes."""
+    try:
+        return loader.get_single_node()
+    except RecursionError as error:
+        raise yaml.composer.ComposerError(None, None, "too many brackets in brackets", loader.get_mark()) from error
 
 
 def _text(path: Path) -> str:

@@ -99,12 +99,14 @@ def write_predictions(path: Path, task: Task, *, examples: Sequence[Example], an
     fields = task.fields()
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", encoding="utf-8") as file:
+        unfinished = path.with_name(f".{path.name}.unfinished")
+        with unfinished.open("w", encoding="utf-8") as file:
             for example, answer in zip(examples, answers, strict=True):
                 line: dict[str, Any] = {role: value for role, value in example.items() if not fields[role].is_answer}
                 is_answered = any(fields[role].is_answer for role in example) or "likelihood" in answer
                 line |= ({"gold": task.gold(example)} if is_answered else {}) | answer
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        unfinished.replace(path)
 
 
 def plot_report(path: Path, task: Task, judged: Judged) -> None:

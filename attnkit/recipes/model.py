@@ -120,7 +120,7 @@ def check_fit(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, *, s
     if limit is not None and sequence_length > limit:
         raise UsageError(
             f"data.sequence_length: {sequence_length} is more than model.max_position_embeddings: {limit}, "
-            f"{meaning_of_limit(config)}: lower the one or raise the other"
+            f"{meaning_of_limit(config)}: set data.sequence_length to {limit} or less, or raise the other"
         )
 
 

@@ -31,7 +31,7 @@ class PredictRun:
     data: DataConfig = field(default_factory=DataConfig)
     training: BatchConfig = field(default_factory=BatchConfig)
     output: str | None = None
-    """The file of predictions; without it `predictions/new.jsonl` in the folder of the run."""
+    """The file of predictions, which must not be there yet; without it `predictions/new.jsonl` in the run's folder."""
     imports: list[str] = field(default_factory=list)
     """Python files or modules that register parts; those of the run that made the model need not be named."""
 
@@ -41,6 +41,8 @@ def predict(run: PredictRun) -> str:
 
     Raises `UsageError` if there is no such model or file, or if an example cannot be read.
     """
+    if run.output is not None and Path(run.output).exists():
+        raise UsageError(f"output: {run.output} is there already: choose another file")
     accelerator = make_accelerator()
     finetuned, folder = finetuned_run(run.path, data=run.data)
     task = make_task(finetuned.task, finetuned.data)

@@ -1,11 +1,12 @@
 """What finished runs have reached, side by side."""
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, first_line
 from attnkit.files.text import read_json
 from attnkit.recipes import finetune, pretrain
 from attnkit.recipes.folder import SUMMARY
@@ -28,16 +29,24 @@ def summarize_runs(run: SummaryRun) -> str:
     files = sorted(Path(run.path).expanduser().rglob(SUMMARY))
     if not files:
         raise UsageError(f"{run.path}: no finished run is in this folder: there is no {SUMMARY}")
-    summaries = {file.parent: read_json(file) for file in files}
-    pretrained = {folder: summary for folder, summary in summaries.items() if "task" not in summary}
-    finetuned = {folder: summary for folder, summary in summaries.items() if "task" in summary}
-    blocks = [f"{folder}\n{indent(pretrain.say(summary))}" for folder, summary in pretrained.items()]
-    blocks += [f"{folder}\n{indent(finetune.say(summary))}" for folder, summary in finetuned.items()]
+    summaries = {file: read_json(file) for file in files}
+    pretrained = {file: summary for file, summary in summaries.items() if "task" not in summary}
+    finetuned = {file: summary for file, summary in summaries.items() if "task" in summary}
+    blocks = [said_of(file, summary, pretrain.say) for file, summary in pretrained.items()]
+    blocks += [said_of(file, summary, finetune.say) for file, summary in finetuned.items()]
     tasks: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for summary in finetuned.values():
         tasks[summary["task"], summary["predicts"]].append(summary)
     blocks += [table(f"{task}, {predicts}", rows) for (task, predicts), rows in tasks.items() if len(rows) > 1]
     return "\n\n".join(blocks)
+
+
+def said_of(file: Path, summary: dict[str, Any], say: Callable[[dict[str, Any]], str]) -> str:
+    """A run in its own words, below its folder. Raises `UsageError` for a file that is no summary of a run."""
+    try:
+        return f"{file.parent}\n{indent(say(summary))}"
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{file}: is no summary of a run ({first_line(error)}): remove it, or run it again") from error
 
 
 def table(title: str, summaries: list[dict[str, Any]]) -> str:

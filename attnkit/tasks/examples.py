@@ -35,9 +35,9 @@ class ExamplesConfig(DataConfig):
 
     def problems(self) -> list[str]:
         """What is wrong with these settings, a line each."""
-        names = ("sequence_length", "max_train_samples", "max_held_out_samples")
+        names = ("max_train_samples", "max_held_out_samples")
         values = {name: vars(self)[name] for name in names}
-        return [
+        return super().problems() + [
             f"data.{name}: {value} must be 1 or more"
             for name, value in values.items()
             if value is not None and value < 1

@@ -9,6 +9,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from attnkit.errors import UsageError
+from attnkit.files import strict_yaml
 from attnkit.files.saved import CONFIG
 
 CHECKPOINTS = "checkpoints"
@@ -16,19 +17,9 @@ LOG = "log.jsonl"
 ENVIRONMENT = "environment.json"
 RUN_MARKS = (CHECKPOINTS, LOG)  # a folder with one of these holds a run
 PREDICTIONS, REPORT, ADAPTER = "predictions", "report.png", "adapter"
-# What an overwrite deletes.
-RUN_FILES = (
-    *RUN_MARKS,
-    ENVIRONMENT,
-    CONFIG,
-    "loss.png",
-    "summary.json",
-    "model",
-    "tokenizer",
-    PREDICTIONS,
-    REPORT,
-    ADAPTER,
-)
+BEGINNING = {CONFIG, "tokenizer", ENVIRONMENT}  # what a run writes before there is one
+# What an overwrite deletes, in this order: one that is cut short leaves a folder that still holds a run.
+RUN_FILES = (*BEGINNING, "loss.png", "summary.json", "model", PREDICTIONS, REPORT, ADAPTER, *RUN_MARKS)
 
 
 def holds_run(output_dir: str | Path) -> bool:
@@ -64,13 +55,23 @@ def check_output_folder(output_dir: str | Path, *, resume: bool, overwrite: bool
 
 
 def refuse_foreign_files(folder: Path) -> None:
-    """Raise `UsageError` if no run is in the folder, but files of the names that a run would write."""
+    """Raise `UsageError` if no run is in the folder, but files of the names that a run would write, unless these are
+    the beginning of a run that was stopped before it held anything."""
     foreign = [] if holds_run(folder) else [name for name in RUN_FILES if (folder / name).exists()]
-    if foreign:
+    if foreign and not (BEGINNING.issuperset(foreign) and is_config_of_run(folder / CONFIG)):
         raise UsageError(
             f"training.output_dir: {folder} holds no run, but has {', '.join(foreign)}, which a run would write over; "
             "choose another folder"
         )
+
+
+def is_config_of_run(path: Path) -> bool:
+    """Whether this is the config that a run saved."""
+    try:
+        mapping, _ = strict_yaml.read(path)
+    except UsageError:
+        return False
+    return isinstance(mapping.get("training"), dict) and "output_dir" in mapping["training"]
 
 
 def open_output_folder(output_dir: str | Path, *, overwrite: bool) -> Path:

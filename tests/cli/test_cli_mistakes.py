@@ -249,3 +249,47 @@ def test_two_processes_say_a_mistake_once() -> None:
     assert done.returncode != 0
     assert done.stderr.count("attnkit: error:") == 1
     assert "Traceback" not in done.stderr.partition("attnkit: error:")[0]
+
+
+def test_a_run_that_was_stopped_before_it_held_anything_begins_again(
+    finished: Path, config: Path, tmp_path: Path, cli: Cli
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    shutil.copy(finished / "config.yaml", run)
+    shutil.copytree(finished / "tokenizer", run / "tokenizer")
+    again = ["pretrain", "--config", config, "--training.output_dir", run]
+    assert cli(*again)[0] == 0
+    # An overwrite deletes last what marks a run, so one that is cut short can be repeated.
+    shutil.rmtree(run / "model")
+    (run / "config.yaml").unlink()
+    assert cli(*again, "--overwrite")[0] == 0
+    for mark in ("checkpoints", "log.jsonl"):
+        shutil.rmtree(run / mark) if (run / mark).is_dir() else (run / mark).unlink()
+    code, _, errors = cli(*again)
+    assert code == 2
+    assert re.search(r"holds no run, but has .*model", errors[0])
+
+
+@pytest.mark.parametrize("flag", ["--training.seed", "--model.scorer_options.exponent"])
+@pytest.mark.parametrize("text", ["!!timestamp dot", "[" * 3000], ids=["time", "deep"])
+def test_a_flag_that_is_no_yaml_is_one_line(flag: str, text: str, cli: Cli) -> None:
+    code, _, errors = cli("pretrain", flag, text)
+    assert (code, len(errors)) == (2, 1)
+    assert flag.removeprefix("--").split(".")[1] in errors[0]
+
+
+@pytest.mark.parametrize("content", ["{}", '{"text": 3}', '{"task": "x"}'])
+def test_a_foreign_summary_is_named(content: str, tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "summary.json").write_text(content)
+    code, _, errors = cli("summary", tmp_path)
+    assert (code, len(errors)) == (2, 1)
+    assert re.search(r"summary\.json: is no summary of a run", errors[0])
+
+
+@pytest.mark.parametrize("length", [1, 10**20])
+def test_a_row_length_that_cannot_be(length: int, config: Path, tmp_path: Path, cli: Cli) -> None:
+    words = ["--config", config, "--training.output_dir", tmp_path / "run", "--data.sequence_length", length]
+    code, _, errors = cli("pretrain", *words)
+    assert (code, len(errors)) == (2, 1)
+    assert f"data.sequence_length: {length} must be from 2 to" in errors[0]

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -114,3 +115,17 @@ def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
         strict_yaml.read(tmp_path / "none.yaml")
     with pytest.raises(UsageError, match="cannot be read: Is a directory"):
         strict_yaml.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["!!int abc", "!!float dot", "!!timestamp dot", "9" * 5000, "[" * 3000],
+    ids=["int", "float", "time", "long", "deep"],
+)
+def test_a_value_that_cannot_be_is_refused_with_its_place(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(f"training:\n  seed: {text}\n")
+    with pytest.raises(UsageError, match=r"run\.yaml:2: not YAML: "):
+        strict_yaml.read(path)
+    with pytest.raises(yaml.YAMLError):
+        strict_yaml.parse(text)

@@ -114,7 +114,7 @@ def test_samples_cut_examples_and_not_classes(tmp_path: Path) -> None:
     numbers = [int(example["text"].split()[1]) for example in examples["held_out"]]
     assert numbers == sorted(numbers)
     assert ExamplesConfig(max_train_samples=0, sequence_length=0).problems() == [
-        "data.sequence_length: 0 must be 1 or more",
+        "data.sequence_length: 0 must be from 2 to 16777216",
         "data.max_train_samples: 0 must be 1 or more",
     ]
 

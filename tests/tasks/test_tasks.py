@@ -118,6 +118,15 @@ def test_what_is_reported_is_what_is_saved(name: str, tmp_path: Path, capsys: py
     said = [json.loads(line) for line in (run / "predictions" / "new.jsonl").read_text(encoding="utf-8").splitlines()]
     assert len(said) == 5
     assert all("prediction" in line and "gold" not in line for line in said)
+    kept = (tmp_path / "new.jsonl").read_text(encoding="utf-8")
+    assert (
+        main(
+            ["predict", str(run), "--data.source", str(tmp_path / "new.jsonl"), "--output", str(tmp_path / "new.jsonl")]
+        )
+        == 2
+    )
+    assert "new.jsonl is there already" in capsys.readouterr().err
+    assert (tmp_path / "new.jsonl").read_text(encoding="utf-8") == kept
 
 
 def class_names(run: Path) -> list[str]:
@@ -135,7 +144,7 @@ def test_unknown_options_and_metrics_are_named(name: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--data.sequence_length", 0], "data.sequence_length: 0 must be 1 or more"),
+        (["--data.sequence_length", 0], "data.sequence_length: 0 must be from 2 to 16777216"),
         (["--data.sequence_length", 2], "data.sequence_length: 2 leaves no room for text"),
         (["--model.pooling", "eos"], "model.pooling: 'eos' reads the state of an end token"),
         (["--training.best_metric", "acuracy"], "training.best_metric: this run has no metric 'acuracy': did you mean"),
