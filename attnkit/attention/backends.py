@@ -127,11 +127,19 @@ def fused(kernel: Backend) -> Backend:
         # Of one query sdpa has few scores, and copying all values takes longer than the path that holds them.
         if query.shape[2] > 1 or kernel is not sdpa_attention_forward:
             width = max(query.shape[-1], value_width)
-            query, key, value = (F.pad(states, (0, width - states.shape[-1])) for states in (query, key, value))
+            query, key, value = (widen(states, width) for states in (query, key, value))
         output, _ = kernel(module, query, key, value, attention_mask, **kwargs)
-        return output[:, int(added_row) :, :, :value_width], None
+        output = output[:, 1:] if added_row else output
+        added_width = output.shape[-1] - value_width
+        return output.split([value_width, added_width], dim=-1)[0] if added_width else output, None
 
     return attend
+
+
+def widen(states: Tensor, width: int) -> Tensor:
+    """Zeros behind the last column up to this width. A gradient passes `cat` as a view, where `F.pad` copies it."""
+    missing = width - states.shape[-1]
+    return torch.cat([states, states.new_zeros(*states.shape[:-1], missing)], dim=-1) if missing else states
 
 
 def add_sink(

@@ -5,7 +5,7 @@ import pytest
 import torch
 from parts import FAMILIES, Part, goes_together, pairs, variants
 
-from attnkit.testing import MODEL_LAWS, check_scorer
+from attnkit.testing import MODEL_LAWS, build_model, check_scorer, sample_ids
 
 ALONE = [{family: part} for family in FAMILIES for part in variants(family) if goes_together(**{family: part})]
 # Every pair for the laws that a pair can break together; every part alone for all of them.
@@ -51,8 +51,6 @@ def test_layers_may_have_parts_of_their_own() -> None:
 
 def test_segments_with_a_cache_are_the_recurrence_of_transformer_xl() -> None:
     """Segment by segment with the cache of those before = one pass under the pattern, at any memory."""
-    from attnkit.testing import build_model, sample_ids
-
     for memory in (0, 2, 4):
         model = build_model(
             pattern="segment", pattern_options={"length": 4, "memory": memory}, position="transformer_xl"
@@ -65,13 +63,28 @@ def test_segments_with_a_cache_are_the_recurrence_of_transformer_xl() -> None:
             torch.testing.assert_close(torch.cat(logits, dim=1), model(ids).logits, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("scorer", "said"),
+    [
+        ("cosine", "'sdpa': it can compute every part"),
+        ("additive", "'pairwise': Additive scores are no dot product"),
+    ],
+)
+def test_the_backend_and_its_reason_are_logged_once_per_model(
+    scorer: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="attnkit"):
+        model = build_model(scorer=scorer)
+        model(sample_ids())
+    messages = [record.getMessage() for record in caplog.records if "backend" in record.getMessage()]
+    assert messages == [f"attention backend {said}"]
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of transformers and of the compiler, inside the kernel
 def test_flex_attention_computes_what_eager_does() -> None:
     """Values only, on a CPU: there flex attention has no backward. The layers have scores of the usual width, of twice
     that and of one column."""
-    from attnkit.testing import build_model, sample_ids
-
     layers = ["cosine", {"gaussian": {"width": "per_dimension"}}, "uniform"]
     patterns = ["full", {"sliding_window": {"window": 3}}, "full"]
     model = build_model(layer_scorers=layers, layer_patterns=patterns, position="none").float()

@@ -1,5 +1,7 @@
 """Laws of single scorers: each is the formula of its paper, and each parameter learns."""
 
+from collections.abc import Callable
+
 import literal
 import pytest
 import torch
@@ -7,6 +9,7 @@ from parts import Part, variants
 
 import attnkit
 from attnkit.attention import scorers
+from attnkit.attention.scorers.maps import with_length, with_square
 from attnkit.testing import build_scorer
 
 SCORERS = variants("scorer")
@@ -102,3 +105,15 @@ def test_multiplicative_starts_as_scaled_dot() -> None:
     shape = {"num_heads": 4, "head_dim": 6, "max_positions": 8}
     for name in ("multiplicative", "biaffine"):
         torch.testing.assert_close(scorers[name](**shape)(query, key), scorers["scaled_dot"](**shape)(query, key))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # of torch, in its own forward mode
+@pytest.mark.parametrize("mapped", [with_square, lambda states: with_length(states, states.square().sum(-1, True))])
+def test_maps_by_hand_are_the_formula(mapped: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """First and second gradients by differences, and the derivatives of torch.func, in fp64."""
+    states = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(mapped, states)
+    assert torch.autograd.gradgradcheck(mapped, states)
+    jacobian = torch.autograd.functional.jacobian(mapped, states)
+    torch.testing.assert_close(torch.func.jacfwd(mapped)(states), jacobian)
+    torch.testing.assert_close(torch.func.jacrev(mapped)(states), jacobian)

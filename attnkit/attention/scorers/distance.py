@@ -9,10 +9,10 @@ from torch.nn import functional as F
 from transformers import initialization as init
 
 from attnkit.attention.scorers.base import Scorer, repeat_heads, scorers
+from attnkit.attention.scorers.maps import with_length, with_square
 from attnkit.errors import more_than
 
 MAX_TEMPERATURE = 100.0
-NORM_EPSILON = 1e-6  # under the root: the gradient stays finite at the zero vector in every dtype
 
 
 @scorers.register("cosine")
@@ -58,10 +58,10 @@ class Cosine(Scorer):
         if self.temperature == "query":
             score = query @ self.weight[..., None] + self.offset[:, None, None]
             return with_length(query, F.softplus(score))
-        return with_length(query, self.initial_temperature)
+        return with_length(query, query.new_full((1,), self.initial_temperature))
 
     def map_key(self, key: Tensor, positions: Tensor) -> Tensor:
-        return with_length(key, 1.0)
+        return with_length(key, key.new_ones(1))
 
 
 @scorers.register("gaussian")
@@ -74,9 +74,10 @@ class Gaussian(Scorer):
       width "per_dimension":  w [d] per head
       width "mahalanobis":    ‖L(q - k)‖² with L [d, d] per head in place of w
 
-    w (or the diagonal of L) starts at (1.5 d)^-¼ or `initial_width`. A scalar w is mapped as [w²q, -w²/2] · [k, ‖k‖²],
-    so that the key's map has no parameters; w [d] as [w²⊙q, -1/2] · [k, ‖w⊙k‖²], with a column for each query head
-    that shares the key; "mahalanobis" as Lq and Lk with w = 1.
+    w (or the diagonal of L) starts at (1.5 d)^-¼ or `initial_width`. A learned scalar w is mapped as [w²q, -w²/2] ·
+    [k, ‖k‖²], so that the key's map has no parameters, a fixed one as w² [q, -1/2] · [k, ‖k‖²]; w [d] as
+    [w²⊙q, -1/2] · [k, ‖w⊙k‖²], with a column for each query head that shares the key; "mahalanobis" as Lq and Lk with
+    w = 1.
     """
 
     def __init__(
@@ -90,7 +91,9 @@ class Gaussian(Scorer):
         more_than(0, "scorer", initial_width=initial_width)
         self.width = width
         self.initial_width = (1.5 * self.head_dim) ** -0.25 if initial_width is None else initial_width
-        if width == "learned":
+        if width == "fixed":
+            self.scale = self.initial_width**2
+        elif width == "learned":
             self.weight = nn.Parameter(torch.empty(self.num_heads))
         elif width == "per_dimension":
             self.weight = nn.Parameter(torch.empty(self.num_heads, self.head_dim))
@@ -108,12 +111,16 @@ class Gaussian(Scorer):
 
     def map_query(self, query: Tensor, positions: Tensor) -> Tensor:
         query, precision = self.measured(query), self.precision(query)
-        weight = -0.5 * (self.own_column(query) if self.elementwise else precision)
+        weighted = query if precision is None else precision * query
+        column = query.new_ones(1, 1, 1) if precision is None else precision
+        weight = -0.5 * (self.own_column(query) if self.elementwise else column)
         copies = 1 if query.dtype.itemsize >= 4 else 2
-        return torch.cat([precision * query] + [weight.expand(*query.shape[:-1], -1)] * copies, dim=-1)
+        return torch.cat([weighted] + [weight.expand(*query.shape[:-1], -1)] * copies, dim=-1)
 
     def map_key(self, key: Tensor, positions: Tensor) -> Tensor:
         key = self.measured(key)
+        if key.dtype.itemsize >= 4 and not self.elementwise:
+            return with_square(key)
         if key.dtype.itemsize >= 4:
             return torch.cat([key, self.squared(key)], dim=-1)
         # Half precision cannot hold a square: it travels as a high and a low part.
@@ -123,7 +130,8 @@ class Gaussian(Scorer):
 
     def query_term(self, query: Tensor) -> Tensor:
         query, precision = self.measured(query), self.precision(query)
-        return -0.5 * (precision * query * query).sum(-1, keepdim=True)
+        square = query.square() if precision is None else precision * query * query
+        return -0.5 * self.scale * square.sum(-1, keepdim=True)
 
     @property
     def elementwise(self) -> bool:
@@ -147,16 +155,9 @@ class Gaussian(Scorer):
             return states
         return states @ repeat_heads(self.weight[None], states.shape[1]).transpose(-1, -2)
 
-    def precision(self, query: Tensor) -> Tensor:
-        """w², shaped to broadcast over [B, H, Q, D]."""
+    def precision(self, query: Tensor) -> Tensor | None:
+        """w², shaped to broadcast over [B, H, Q, D]; None where `scale` or L stands for it."""
         if self.width in ("fixed", "mahalanobis"):
-            return query.new_full((1, 1, 1), self.initial_width**2 if self.width == "fixed" else 1.0)
+            return None
         square = self.weight.square().to(query.dtype)
         return square[:, None] if self.elementwise else square[:, None, None]
-
-
-def with_length(states: Tensor, length: float | Tensor) -> Tensor:
-    """length · x / ‖x‖ along the last dimension, at least in fp32 inside. The length broadcasts to [..., 1]."""
-    wide = states if states.dtype.itemsize >= 4 else states.float()
-    inverse_norm = torch.rsqrt(torch.linalg.vecdot(wide, wide)[..., None] + NORM_EPSILON)
-    return (wide * (length * inverse_norm)).to(states.dtype)

@@ -1,0 +1,89 @@
+"""Maps of tokens in few passes over memory.
+
+Each is a formula in plain operations and the same with its gradient by hand, which a CPU computes in about half the
+passes. The formula is used where a compiler fuses it, under torch.func and in forward mode, and for a second gradient.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function, forward_ad
+
+NORM_EPSILON = 1e-6  # under the root: the gradient stays finite at the zero vector in every dtype
+
+
+def with_length(states: Tensor, length: Tensor) -> Tensor:
+    """length · x / ‖x‖ along the last dimension, at least in fp32 inside. The length broadcasts to [..., 1]."""
+    wide = states if states.dtype.itemsize >= 4 else states.float()
+    if wants_formula():
+        return length_formula(wide, length).to(states.dtype)
+    result: Tensor = WithLength.apply(wide, length)
+    return result.to(states.dtype)
+
+
+def with_square(states: Tensor) -> Tensor:
+    """[..., D] -> [x, ‖x‖²], [..., D + 1]."""
+    result: Tensor = square_formula(states) if wants_formula() else WithSquare.apply(states)
+    return result
+
+
+def wants_formula() -> bool:
+    if torch.compiler.is_compiling():
+        return True
+    return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def length_formula(states: Tensor, length: Tensor) -> Tensor:
+    return states * (length * torch.rsqrt(torch.linalg.vecdot(states, states)[..., None] + NORM_EPSILON))
+
+
+def square_formula(states: Tensor) -> Tensor:
+    return torch.cat([states, torch.linalg.vecdot(states, states)[..., None]], dim=-1)
+
+
+def gradient_of(formula: Callable[..., Tensor], inputs: tuple[Tensor, ...], gradient: Tensor) -> tuple[Any, ...]:
+    """The formula's own gradient, which has a gradient in turn."""
+    wanted = [tensor for tensor in inputs if tensor.requires_grad]
+    found = iter(torch.autograd.grad(formula(*inputs), wanted, gradient, create_graph=True))
+    return tuple(next(found) if tensor.requires_grad else None for tensor in inputs)
+
+
+def square_norm(states: Tensor) -> Tensor:
+    """‖x‖², [..., 1]: of the ways to it the one without a temporary of every element."""
+    return torch.linalg.vector_norm(states, dim=-1, keepdim=True).square_()
+
+
+class WithLength(Function):
+    """`length_formula` with y = l x / ‖x‖ and its gradient (l / ‖x‖) (g - x̂ (x̂ · g))."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, length: Tensor) -> Tensor:
+        inverse_norm = square_norm(states).add_(NORM_EPSILON).rsqrt_()
+        ctx.save_for_backward(states, length, inverse_norm)
+        return states * (length * inverse_norm)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        states, length, inverse_norm = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return gradient_of(length_formula, (states, length), gradient)
+        along = torch.linalg.vecdot(gradient, states)[..., None] * inverse_norm
+        factor = length * inverse_norm
+        of_states = (gradient * factor).addcmul_(states, factor * along * inverse_norm, value=-1)
+        return of_states, along.sum_to_size(length.shape).to(length.dtype) if ctx.needs_input_grad[1] else None
+
+
+class WithSquare(Function):
+    """`square_formula` with its gradient g_x + 2 x g_square."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor) -> Tensor:
+        ctx.save_for_backward(states)
+        return torch.cat([states, square_norm(states)], dim=-1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (states,) = ctx.saved_tensors  # an input, so that this line has a gradient in turn
+        return torch.addcmul(gradient[..., :-1], states, gradient[..., -1:], value=2)
