@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 from transformers import GenerationMixin
 from transformers.activations import ACT2FN
@@ -113,8 +114,9 @@ def minimising(loss: TokenLoss | None, model: nn.Module) -> Iterator[None]:
 
 
 def is_plain(head: nn.Module) -> bool:
-    """Whether a layer is its matrix and nothing else: one that is wrapped, hooked or sharded has to be called."""
-    return type(head) is nn.Linear and type(head.weight) is nn.Parameter and not head._forward_pre_hooks
+    """Whether a layer is its matrix and nothing else: one that is wrapped, hooked or sharded has to be called. A matrix
+    without values, of which only sizes are asked, is one too."""
+    return type(head) is nn.Linear and type(head.weight) in (nn.Parameter, FakeTensor) and not head._forward_pre_hooks
 
 
 class AttnKitForCausalLM(LanguageModel, GenerationMixin):

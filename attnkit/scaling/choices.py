@@ -7,6 +7,7 @@ Recompute = Literal["none", "selective", "full"]
 Sharding = Literal["none", "ddp", "zero1", "zero2", "zero3", "fsdp"]
 Precision = Literal["fp32", "bf16", "mixed", "mixed_fp32_gradients", "autocast"]
 Optimizer = Literal["adamw", "muon", "adafactor", "adamw_8bit", "lion", "sgd", "sgd_momentum", "none"]
+Logits = Literal["chunked", "whole"]
 Rule = Literal["mup", "depth-mup", "completep"]
 
 TRACED_BACKENDS = ("eager", "sdpa", "pairwise")

@@ -112,6 +112,7 @@ def fill_memory(parser: Parser) -> None:
     parser.add_argument("--optimizer", default="adamw", help=" or ".join(get_args(Optimizer)))
     parser.add_argument("--backend", default="eager", help=" or ".join(TRACED_BACKENDS))
     parser.add_argument("--recompute", default="none", help=" or ".join(get_args(Recompute)))
+    parser.add_argument("--logits", help="chunked (as pretrain has it; the default for our language models) or whole")
     parser.add_argument("--inference", action="store_true", help="a forward pass with a full cache, no training")
     parser.add_argument("--sharding", default="none", help=" or ".join(get_args(Sharding)))
     parser.add_argument("--data", type=int, default=1, help="data-parallel ranks")

@@ -59,6 +59,7 @@ def do_memory(given: argparse.Namespace) -> str:
         optimizer=given.optimizer,
         backend=given.backend,
         recompute=given.recompute,
+        logits=given.logits,
         training=not given.inference,
         **batch_of(given),
     )

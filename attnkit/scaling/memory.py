@@ -13,7 +13,7 @@ import torch
 
 from attnkit.errors import UsageError, nearest
 from attnkit.models.checks import obstacles
-from attnkit.scaling.choices import TRACED_BACKENDS, Optimizer, Precision, Recompute, Sharding
+from attnkit.scaling.choices import TRACED_BACKENDS, Logits, Optimizer, Precision, Recompute, Sharding
 from attnkit.scaling.flops import check_positions, make_batch
 from attnkit.scaling.hardware import Device, find_device
 from attnkit.scaling.parameters import kinds_of_layers
@@ -23,6 +23,8 @@ from attnkit.scaling.subject import Config, FilledConfig, Subject, read_subject
 from attnkit.scaling.trace import Setting, Step, trace_step
 
 MAX_DEVICES = 2**20
+MASKED = 0.15  # of the tokens are predicted (Devlin 2019, section 3.1)
+SECOND_STREAM = 6  # tokens for each that is predicted (Yang 2019, section 2.3)
 RUNTIME = 24 * 2**20  # bytes, measured with torch 2.13 on x86-64
 
 
@@ -50,7 +52,7 @@ class MemoryEstimate:
     activations: int
     """What autograd keeps for backward, its part of the head included."""
     logits: int
-    """Logits of all predicted positions in the dtype of the model, as far as the caller holds them."""
+    """Logits of all positions in the dtype of the model, if the caller holds them; none if the loss is chunked."""
     kv_cache: int
     temporary: int
     """What is alive besides at the moment of the peak."""
@@ -81,6 +83,7 @@ def estimate_memory(
     optimizer: Optimizer = "adamw",
     backend: str = "eager",
     recompute: Recompute = "none",
+    logits: Logits | None = None,
     training: bool = True,
     layout: Layout | None = None,
     fragmentation: float = 0.0,
@@ -88,9 +91,12 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """Bytes per device of a training step (or of a forward pass with a full cache) on `batch_size` rows of `seq_len`.
 
-    `predicted` are the targets of a second stream (default: a sixth of the tokens, as Yang 2019 has it). `batch_size`
-    is that of one data-parallel rank and, with a pipeline, of one micro-batch. Precisions: "fp32", "bf16", "mixed"
-    (bf16 weights and gradients, fp32 master weights and moments: 16 bytes per parameter with AdamW),
+    `logits` "chunked" is the loss as `attnkit pretrain` computes it, of predicted tokens only and a chunk of them at a
+    time, the default for language models of ours; "whole" that of transformers, from the logits of all tokens.
+    `predicted` are the positions of a row with a label (default: a sixth of the tokens for a second stream, 15% of them
+    for other encoders, and else all); without a second stream whole logits do not depend on it. `batch_size` is that of
+    one data-parallel rank and, with a pipeline, of one micro-batch. Precisions: "fp32", "bf16", "mixed" (bf16 weights
+    and gradients, fp32 master weights and moments: 16 bytes per parameter with AdamW),
     "mixed_fp32_gradients" (18) and "autocast". Dropout is the config's; `recompute` "full" keeps the inputs of blocks
     only, "selective" all but scores and weights. `fragmentation` is a part of the peak; `runtime` are the bytes that
     the libraries take on their first use, outside of the peak (the default is that of a CPU; a CUDA context takes half
@@ -109,6 +115,7 @@ def estimate_memory(
         optimizer=optimizer,
         backend=backend,
         recompute=recompute,
+        logits=logits,
         training=training,
     )
     return traced.divided(Layout() if layout is None else layout, fragmentation=fragmentation, runtime=runtime)
@@ -147,16 +154,21 @@ def trace_memory(
     optimizer: Optimizer = "adamw",
     backend: str = "eager",
     recompute: Recompute = "none",
+    logits: Logits | None = None,
     training: bool = True,
 ) -> Traced:
     """The step that `estimate_memory` divides; its arguments are explained there."""
     subject = read_subject(config, head=head)
+    if logits is None:
+        logits = "chunked" if training and subject.is_language_model else "whole"
     target = seq_len if target_len is None else target_len
     make_batch(batch_size, seq_len, target_len=target, past=0, predicted=predicted)
     choices = (("precision", precision, Precision), ("optimizer", optimizer, Optimizer))
-    for name, choice, kind in (*choices, ("recompute", recompute, Recompute)):
+    for name, choice, kind in (*choices, ("recompute", recompute, Recompute), ("logits", logits, Logits)):
         if choice not in get_args(kind):
             raise UsageError(f"unknown {name} {choice!r}: {nearest(choice, get_args(kind))}")
+    if logits == "chunked" and not (training and subject.is_language_model):
+        raise UsageError("logits 'chunked' is a training step of AttnKit language models: give 'whole'")
     if recompute == "selective" and subject.ours is None:
         raise UsageError("recompute 'selective' is traced for AttnKit models: give 'none' or 'full'")
     if subject.ours is not None:
@@ -169,11 +181,12 @@ def trace_memory(
         batch_size=batch_size,
         seq_len=seq_len,
         target_len=target,
-        predicted=max(1, seq_len // 6) if predicted is None else predicted,
+        predicted=usually_predicted(subject, seq_len, target_len=target) if predicted is None else predicted,
         dtype=torch.float32 if precision in ("fp32", "autocast") else torch.bfloat16,
         autocast=torch.bfloat16 if precision == "autocast" else None,
         backend=backend,
         recompute=recompute,
+        logits=logits,
         training=training,
     )
     return Traced(
@@ -183,6 +196,15 @@ def trace_memory(
         static=static_bytes(subject, precision=precision, optimizer=optimizer, training=training),
         kv_cache=0 if training else kv_cache_bytes(subject, setting),
     )
+
+
+def usually_predicted(subject: Subject, seq_len: int, *, target_len: int) -> int:
+    """How many tokens of a row are predicted in pretraining."""
+    if subject.config.is_encoder_decoder:
+        return target_len
+    if subject.ours is None or subject.ours.architecture == "decoder":
+        return seq_len
+    return max(1, seq_len // SECOND_STREAM if subject.head == "permutation_lm" else round(MASKED * seq_len))
 
 
 def check_layout(subject: Subject, layout: Layout, *, fragmentation: float) -> None:

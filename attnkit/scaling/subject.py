@@ -86,6 +86,11 @@ class Subject:
         """The config of an AttnKit model, for which there are closed formulas; None for models of transformers."""
         return self.config if isinstance(self.config, FilledConfig) else None
 
+    @property
+    def is_language_model(self) -> bool:
+        """Whether the loss of the model can be computed chunk by chunk."""
+        return self.ours is not None and issubclass(class_of(self.head), LanguageModel)
+
     def build(self, *, backend: str = "eager", dtype: torch.dtype = torch.float32) -> PreTrainedModel:
         """The model on torch's current default device; on "meta" it takes no memory.
 
@@ -213,9 +218,14 @@ def default_head(config: PreTrainedConfig) -> str:
     raise UsageError(f"transformers has no model for {type(config).__name__}")
 
 
+def class_of(head: str) -> Any:
+    """The class of AttnKit models with a head."""
+    return AUTO_CLASSES.get(HEADS[head], HEADS[head])
+
+
 def check_head(config: AttnKitConfig, head: str) -> None:
     """Refuse a head of another architecture."""
-    model_class = AUTO_CLASSES.get(HEADS[head], HEADS[head])
+    model_class = class_of(head)
     if issubclass(model_class, LanguageModel) and model_class.architecture != config.architecture:
         raise UsageError(f"head {head!r} is for architecture {model_class.architecture!r}, not {config.architecture!r}")
 

@@ -144,8 +144,15 @@ def xlnet_forward(config: FilledConfig, *, tokens: int, memory: int, targets: in
 
 def trace_row(row: Row, subject: Subject) -> Traced:
     """A training step on one row of text of the row's last and longest kind."""
-    longest = row.phases[-1].seq_len if row.phases else subject.config.max_position_embeddings
-    return trace_memory(subject.config, head=subject.head, seq_len=longest, precision="mixed", recompute="full")
+    phase = row.phases[-1] if row.phases else Phase(rows=1, seq_len=subject.config.max_position_embeddings)
+    return trace_memory(
+        subject.config,
+        head=subject.head,
+        seq_len=phase.seq_len,
+        predicted=phase.predicted,
+        precision="mixed",
+        recompute="full",
+    )
 
 
 def as_records(lines: list[Line]) -> list[dict[str, Any]]:

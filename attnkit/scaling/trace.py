@@ -28,7 +28,9 @@ from attnkit.attention.pairwise import inside_compiled_tile
 from attnkit.errors import UsageError, first_line
 from attnkit.models import AttnKitConfig, AttnKitForPermutationLM
 from attnkit.models.blocks import FeedForward
-from attnkit.scaling.choices import Recompute
+from attnkit.models.language import LanguageModel, minimising
+from attnkit.models.loss import TokenLoss
+from attnkit.scaling.choices import Logits, Recompute
 from attnkit.scaling.subject import Subject
 
 SMALL, LARGER = 2, 3  # blocks of a stack in the two runs
@@ -44,12 +46,16 @@ WITH_TOKEN_LOSS = (
 )
 
 
+aten = torch.ops.aten
+
+
 class Living(TorchDispatchMode):
     """Bytes of all storages that operations have made and that are still alive, and the most there were."""
 
     def __init__(self) -> None:
         super().__init__()
         self.known: weakref.WeakKeyDictionary[torch.UntypedStorage, bool] = weakref.WeakKeyDictionary()
+        self.picked: tuple[torch.Size, int] | None = None  # the shape of a mask, and how many of it are true
         self.inside = False  # whether an attention or feed-forward layer is running
         self.current = 0
         self.gradients = 0  # the part of it that are gradients of weights
@@ -58,12 +64,27 @@ class Living(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        out = func(*args, **(kwargs or {}))
+        out = self.pick(func, args) if self.is_picking(func, args) else func(*args, **(kwargs or {}))
         fused = inside_compiled_tile.get()
         for leaf in tree_leaves(out):
             if isinstance(leaf, Tensor) and not (fused and leaf.ndim > SCORES_NDIM):
                 self.meet(leaf)
         return out
+
+    def is_picking(self, func: Any, args: tuple[Any, ...]) -> bool:
+        """Whether an operation picks what a mask without values says, of which it is known how much that is."""
+        if self.picked is None or func not in (aten.index.Tensor, aten.nonzero.default):
+            return False
+        mask = args[0] if func is aten.nonzero.default else args[1][0]
+        return mask is not None and mask.dtype == torch.bool and mask.shape == self.picked[0]
+
+    def pick(self, func: Any, args: tuple[Any, ...]) -> Tensor:
+        """What such an operation returns."""
+        assert self.picked is not None
+        shape, count = self.picked
+        if func is aten.nonzero.default:
+            return args[0].new_empty(count, len(shape), dtype=torch.long)
+        return args[0].new_empty(count, *args[0].shape[len(shape) :])
 
     def meet(self, tensor: Tensor) -> None:
         """Count a tensor's storage until it dies."""
@@ -136,11 +157,12 @@ class Setting:
     batch_size: int
     seq_len: int
     target_len: int
-    predicted: int  # targets of a second stream
+    predicted: int  # positions of a row with a label
     dtype: torch.dtype
     autocast: torch.dtype | None
     backend: str
     recompute: Recompute
+    logits: Logits
     training: bool = True
 
 
@@ -182,7 +204,9 @@ def run_step(subject: Subject, setting: Setting) -> Step:
     try:
         with FakeTensorMode(), living, torch.set_grad_enabled(setting.training):
             model = subject.build(backend=setting.backend, dtype=setting.dtype).train(setting.training)
-            return Run(model, setting, living).step()
+            loss = TokenLoss() if setting.logits == "chunked" else None
+            with minimising(loss, model):
+                return Run(model, setting, living).step()
     except (RuntimeError, NotImplementedError, TypeError) as error:
         if isinstance(error, UsageError):
             raise
@@ -230,11 +254,12 @@ class Run:
             out = self.model(**inputs)
         tensors = [value for value in out.values() if isinstance(value, Tensor)]
         loss = out.loss if "loss" in out else torch.stack([value.sum() for value in tensors]).sum()
-        held = {id_of(value): value.untyped_storage().nbytes() for value in tensors}
+        results = [value for name, value in out.items() if isinstance(value, Tensor) and name != "loss"]
+        held = {id_of(value): value.untyped_storage().nbytes() for value in results}
         outputs = sum(size for name, size in held.items() if name not in saved)
         activations = self.living.current - static - outputs
         if self.setting.training:
-            del tensors
+            del tensors, results
             loss.backward()
         self.end_phase("end")
         return Step(
@@ -300,6 +325,11 @@ class Run:
             inputs["decoder_input_ids"] = torch.zeros(setting.batch_size, setting.target_len, dtype=torch.long)
         if name.endswith(WITH_TOKEN_LOSS):
             inputs["labels"] = inputs.get("decoder_input_ids", ids).clone()
+        if setting.logits == "chunked":
+            labels = inputs["labels"]
+            assert isinstance(self.model, LanguageModel)
+            most = labels.shape[1] - int(self.model.predicts_next)
+            self.living.picked = labels.shape, len(labels) * min(setting.predicted, most)
         return inputs
 
 

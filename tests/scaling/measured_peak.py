@@ -12,6 +12,8 @@ from pathlib import Path
 import torch
 
 from attnkit import AttnKitConfig
+from attnkit.models.language import minimising
+from attnkit.models.loss import IGNORED, TokenLoss
 from attnkit.scaling.subject import Subject
 
 
@@ -26,8 +28,11 @@ def train(case: dict) -> None:
     for seq_len in (8, case["seq_len"]):  # the states of the optimizer are there before the step that is measured
         ids = torch.randint(2, model.config.vocab_size, (case["batch_size"], seq_len))
         inputs = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
-        out = model(input_ids=ids, labels=ids.clone(), use_cache=False, **inputs)
-        out.loss.backward()
+        labels = ids.clone()
+        labels[:, case["predicted"] :] = IGNORED
+        with minimising(TokenLoss() if case["logits"] == "chunked" else None, model):
+            out = model(input_ids=ids, labels=labels, use_cache=False, **inputs)  # a caller holds its logits
+            out.loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 

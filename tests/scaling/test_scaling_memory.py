@@ -13,6 +13,8 @@ from transformers import GPT2Config
 
 from attnkit import AttnKitConfig
 from attnkit.errors import UsageError
+from attnkit.models.language import minimising
+from attnkit.models.loss import TokenLoss
 from attnkit.scaling import Layout, estimate_memory, fewest_devices, trace_memory
 from attnkit.scaling.subject import Subject
 from attnkit.training.optimizer import OPTIMIZERS, build_optimizer
@@ -22,7 +24,7 @@ SIZES = Path(__file__).parents[2] / "configs" / "sizes"
 SMALL = {"hidden_size": 24, "num_attention_heads": 3, "num_hidden_layers": 6, "vocab_size": 40}
 
 
-def saved_bytes(config: AttnKitConfig, head: str, *, backend: str) -> int:
+def saved_bytes(config: AttnKitConfig, head: str, *, backend: str, logits: str) -> int:
     """Bytes of the distinct storages that autograd keeps after a real forward pass, without weights."""
     model = Subject(config=config, head=head).build(backend=backend).train()
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
@@ -37,8 +39,10 @@ def saved_bytes(config: AttnKitConfig, head: str, *, backend: str) -> int:
 
     ids, labels = torch.ones(2, 2, 10, dtype=torch.long).unbind()
     inputs = {"decoder_input_ids": ids} if config.is_encoder_decoder else {}
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        model(input_ids=ids, labels=labels, use_cache=False, **inputs)
+    loss = TokenLoss() if logits == "chunked" else None
+    with minimising(loss, model), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = model(input_ids=ids, labels=labels, use_cache=False, **inputs)
+    assert (out.logits is None) == (logits == "chunked")
     given = {ids.untyped_storage().data_ptr()}
     return sum(size for place, size in saved.items() if place not in own | given)
 
@@ -70,10 +74,13 @@ def saved_bytes(config: AttnKitConfig, head: str, *, backend: str) -> int:
         "layer-scorers",
     ],
 )
-def test_activations_are_what_autograd_saves(fields: dict, head: str, backend: str) -> None:
+@pytest.mark.parametrize("logits", ["chunked", "whole"])
+def test_activations_are_what_autograd_saves(fields: dict, head: str, backend: str, logits: str) -> None:
     config = AttnKitConfig(**SMALL, **fields)
-    estimate = estimate_memory(config, head=head, batch_size=2, seq_len=10, backend=backend)
-    saved = saved_bytes(config, head, backend=backend)
+    estimate = estimate_memory(
+        config, head=head, batch_size=2, seq_len=10, predicted=10, backend=backend, logits=logits
+    )
+    saved = saved_bytes(config, head, backend=backend, logits=logits)
     # Besides what is saved, the forward pass leaves alive what its callers hold: position ids of some bytes.
     assert saved <= estimate.activations <= saved + 8 * 2 * 10
 
@@ -113,11 +120,21 @@ CASES = [
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
-@pytest.mark.parametrize("chosen", ["eager", pytest.param("pairwise", marks=pytest.mark.slow)])
-def test_the_peak_is_that_of_real_steps(chosen: str) -> None:
+@pytest.mark.parametrize(
+    ("chosen", "logits"),
+    [
+        ("eager", "chunked"),
+        pytest.param("eager", "whole", marks=pytest.mark.slow),
+        pytest.param("pairwise", "chunked", marks=pytest.mark.slow),
+    ],
+)
+def test_the_peak_is_that_of_real_steps(chosen: str, logits: str) -> None:
     size = {"hidden_size": 256, "num_attention_heads": 8, "num_hidden_layers": 2, "vocab_size": 4096}
+    long, short = ({"batch_size": rows, "seq_len": n, "predicted": n} for rows, n in ((1, 256), (4, 128)))
     cases = [
-        {"config": size | fields, "head": head, "backend": backend, "batch_size": 1, "seq_len": 256}
+        {"config": size | fields, "head": head, "backend": backend, "logits": logits}
+        | (short if logits == "chunked" else long)
+        | ({"predicted": 19} if head == "masked_lm" else {})
         for fields, head, backend in CASES
         if backend == chosen
     ]
@@ -219,6 +236,9 @@ def test_models_of_transformers() -> None:
         ({"layout": Layout(pipeline=9)}, "pipeline 9 is more than 6 layers"),
         ({"layout": Layout(tensor=0)}, "tensor must be at least 1, not 0"),
         ({"fragmentation": 1.0}, "fragmentation must be at least 0 and less than 1"),
+        ({"logits": "hole"}, "unknown logits 'hole': did you mean 'whole'"),
+        ({"logits": "chunked", "training": False}, "logits 'chunked' is a training step of AttnKit language models"),
+        ({"logits": "chunked", "head": "none"}, "give 'whole'"),
         ({"recompute": "selectiv"}, "unknown recompute 'selectiv': did you mean 'selective'"),
     ],
 )
