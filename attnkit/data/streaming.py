@@ -11,14 +11,11 @@ from attnkit.data.objectives import Objective
 from attnkit.data.rows import Account, Group, RowMaker
 from attnkit.errors import UsageError
 
-ENDLESS = 2**62
-"""What `len` says of rows that have no end, and that are read in the order in which they come."""
-
 TRAIN = Group(source=0, held_out=False)
 
 
 class StreamedRows:
-    """An endless sequence of rows that the settings and `data.seed` determine: epochs, end to end.
+    """Rows without end, and so without a length, that the settings and `data.seed` determine: epochs, end to end.
 
     Each epoch reads the files in another order, and its rows pass through a buffer of `data.shuffle_buffer` rows, from
     which the next one is drawn. A position is all that there is to remember: to go on from there, the rows before it
@@ -34,12 +31,6 @@ class StreamedRows:
         """What became of the text so far, a text of several epochs once for each."""
         self.position = 0
         self.reading = self._read()
-
-    def __len__(self) -> int:
-        return ENDLESS
-
-    def __getitem__(self, position: int) -> dict[str, Any]:
-        return self.__getitems__([position])[0]
 
     def __getitems__(self, positions: list[int]) -> list[dict[str, Any]]:
         """The rows at rising positions. Going back starts anew from the first row."""

@@ -37,11 +37,12 @@ def tokenizer_path(run: PretrainRun | FinetuneRun) -> str | None:
 
 
 def resolve(run: Run, model: PreTrainedModel) -> Run:
-    """The run with the model as it was built, and data that are found from any folder.
+    """The run with the model as it was built, its number of steps, and data that are found from any folder.
 
     What a saved model says is not repeated.
     """
-    run = replace(run, data=absolute_data(run.data))
+    training = replace(run.training, max_steps=run.training.num_steps)
+    run = replace(run, data=absolute_data(run.data), training=training)
     if run.model.path is not None or not isinstance(model.config, AttnKitConfig):
         return run
     names = [entry.name for entry in fields(run.model) if entry.name != "path"]

@@ -114,6 +114,8 @@ def prepare(run: PretrainRun, accelerator: Accelerator) -> Prepared:
     data = absolute_data(run.data)
     if data.streaming and training.group_by_length:
         raise UsageError("training.group_by_length: rows that are streamed are not there to be sorted: set it to false")
+    if data.streaming and training.max_steps is None:
+        raise UsageError("training.max_steps: rows that are streamed have no end: give --training.max_steps N")
     documents = read_documents(data, run.objective)
     tokenizer = get_tokenizer(
         documents,

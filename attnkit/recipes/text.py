@@ -125,7 +125,7 @@ def stream_rows(documents: Documents, tokenizer: PreTrainedTokenizerBase, *, obj
     held_out = takewhile(lambda document: document.held_out, documents)  # they come first
     made, accounts = in_memory(held_out, tokenizer, objective=objective)
     train = StreamedRows(documents, tokenizer, objective=objective)
-    train[0]
+    train.__getitems__([0])
     return Rows(
         train=train,
         held_out=held_out_of(made, accounts, named="data.held_out_source: the documents"),

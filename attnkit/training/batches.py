@@ -1,9 +1,9 @@
 """The batches of an optimizer step: what each process reads, and how much of the loss is whose."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
@@ -12,7 +12,7 @@ from accelerate.utils import send_to_device
 from attnkit.errors import UsageError
 from attnkit.training.evaluation import count_labels
 from attnkit.training.launch import sum_over_processes
-from attnkit.training.order import RowOrder, row_length, take
+from attnkit.training.order import RowOrder, TrainRows, count_rows, row_length, rows_of_step, take
 from attnkit.training.randomness import COLLATE, reseed
 from attnkit.training.settings import TrainingConfig
 
@@ -61,7 +61,7 @@ class Window:
 
 
 def micro_batches(
-    rows: Sequence[Any],
+    rows: TrainRows,
     *,
     collate: Callable[[list[Any]], dict[str, Any]],
     training: TrainingConfig,
@@ -70,14 +70,14 @@ def micro_batches(
 ) -> Iterator[MicroBatch]:
     """The batches that this process reads from a position in the data on, without end."""
     order = RowOrder(
-        len(rows),
+        count_rows(rows),
         seed=training.seed,
         batch_size=training.per_device_batch_size,
         num_processes=accelerator.num_processes,
         process=accelerator.process_index,
         first_row=first_row,
-        lengths=[row_length(row) for row in rows] if training.group_by_length else None,
-        group_size=(training.per_device_batch_size * training.gradient_accumulation_steps * accelerator.num_processes),
+        lengths=[row_length(row) for row in cast(Iterable[Any], rows)] if training.group_by_length else None,
+        group_size=rows_of_step(training, num_processes=accelerator.num_processes),
     )
     for position, indices in order:
         reseed(training.seed, COLLATE, position)

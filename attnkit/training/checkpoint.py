@@ -28,8 +28,10 @@ from torch import Tensor, nn
 from attnkit.errors import UsageError
 from attnkit.files.disk import sync_to_disk
 from attnkit.training.average import WeightAverage
+from attnkit.training.order import TrainRows, count_rows, rows_of_step
 from attnkit.training.progress import Progress
 from attnkit.training.run_folder import writing
+from attnkit.training.settings import TrainingConfig
 from attnkit.training.shards import load_optimizer, share_out, whole_weights
 
 MARKER = "COMPLETE"
@@ -49,7 +51,16 @@ class Facts:
     """What must be the same when a run goes on, or the rows it meets would not be those of one run."""
 
     seed: int
-    num_rows: int
+    num_rows: int | None
+    """None for rows that have no end."""
+    grouped_rows: int | None
+    """Rows of a step, which `group_by_length` sorts together; None where it is false."""
+
+
+def facts_of(training: TrainingConfig, rows: TrainRows, *, num_processes: int) -> Facts:
+    """What decides on the order of the rows of a run."""
+    grouped = rows_of_step(training, num_processes=num_processes) if training.group_by_length else None
+    return Facts(seed=training.seed, num_rows=count_rows(rows), grouped_rows=grouped)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +198,7 @@ def load_checkpoint(
 
     The settings of the optimizer (decay, betas) stay those of this run; an average that the checkpoint lacks begins
     with its weights. Nothing is unpickled that could run code. Raises `UsageError` if the checkpoint is of another
-    model, seed or number of rows, or if it is damaged.
+    model or order of rows, or if it is damaged.
     """
     with reading(path):
         state = json.loads((path / STATE).read_text(encoding="utf-8"))
@@ -222,7 +233,11 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def _differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    names = {"seed": "training.seed", "num_rows": "the number of training rows"}
+    names = {
+        "seed": "training.seed",
+        "num_rows": "the number of training rows",
+        "grouped_rows": "the number of rows that training.group_by_length sorts together",
+    }
     return [f"{names[key]} was {saved[key]} and is {now[key]}" for key in names if saved[key] != now[key]]
 
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -26,15 +25,6 @@ class Outcomes(Protocol):
         """`batch` is what `collate` made of the `rows`, and `output` what the bare `model` says to it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Metrics:
-    """Metrics that are no average over rows, such as F1, or that need more than the loss."""
-
-    outcomes: Outcomes
-    score: Callable[[list[Any]], dict[str, float]]
-    """The items of all rows, in their order -> metrics by name."""
-
-
 def count_labels(batch: dict[str, Any]) -> int:
     """The number of predictions in a batch: the terms of the mean that the model returns as `loss`.
 
@@ -53,28 +43,17 @@ def evaluate_loss(
     collate: Callable[[list[Any]], dict[str, Any]],
     batch_size: int,
     accelerator: Accelerator,
-    metrics: Metrics | None = None,
 ) -> dict[str, float]:
-    """Return `loss` = Σ nll / Σ labels over all rows and processes, and the metrics asked for. Equal on every process.
+    """Return `loss` = Σ nll / Σ labels over all rows and processes. Equal on every process.
 
     Neither `batch_size` nor the number of processes changes the result (where `collate` draws random masks, the batch
     size does, as it decides which rows are drawn for together). `model` is the bare model; its training mode is left as
     it was. Raises `UsageError` if there is no row, or no label in them.
     """
-    loss, labels, outcomes = read_rows(
-        model,
-        rows,
-        collate=collate,
-        batch_size=batch_size,
-        accelerator=accelerator,
-        outcomes=None if metrics is None else metrics.outcomes,
-    )
+    loss, labels, _ = read_rows(model, rows, collate=collate, batch_size=batch_size, accelerator=accelerator)
     if labels == 0:
         raise UsageError("no held-out row has a label to predict (every label is -100)")
-    result = {"loss": loss / labels}
-    if metrics is not None:
-        result.update(metrics.score(outcomes))
-    return result
+    return {"loss": loss / labels}
 
 
 def read_rows(

@@ -8,6 +8,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from attnkit.training.interrupt import stop_on_signal
+from attnkit.training.order import TrainRows
 from attnkit.training.run import Evaluate, Run, TrainResult
 from attnkit.training.settings import TrainingConfig
 from attnkit.training.tracking import Tracker
@@ -17,7 +18,7 @@ __all__ = ["TrainResult", "TrainingConfig", "train"]
 
 def train(
     model: nn.Module,
-    train_rows: Sequence[Any],
+    train_rows: TrainRows,
     *,
     collate: Callable[[list[Any]], dict[str, Any]],
     training: TrainingConfig,
@@ -44,7 +45,7 @@ def train(
     """
     run = Run.start(
         model,
-        len(train_rows),
+        train_rows,
         training=training,
         accelerator=accelerator,
         tracker=tracker,

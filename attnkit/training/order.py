@@ -1,11 +1,11 @@
 """In which order rows are read: a function of the seed and of the position in the data."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from attnkit.data.streaming import ENDLESS
+from attnkit.training.settings import TrainingConfig
 
 
 @runtime_checkable
@@ -15,7 +15,21 @@ class ReadsMany(Protocol):
     def __getitems__(self, indices: list[int]) -> list[Any]: ...
 
 
-def take(rows: Sequence[Any], indices: list[int]) -> list[Any]:
+TrainRows = Sequence[Any] | ReadsMany
+"""Rows to train on. Those without a length have no end, and are read in the order in which they come."""
+
+
+def count_rows(rows: TrainRows) -> int | None:
+    """The number of rows; None where they have no end."""
+    return len(rows) if isinstance(rows, Sized) else None
+
+
+def rows_of_step(training: TrainingConfig, *, num_processes: int) -> int:
+    """The rows of an optimizer step, after the ramp if there is one."""
+    return training.per_device_batch_size * training.gradient_accumulation_steps * num_processes
+
+
+def take(rows: TrainRows, indices: list[int]) -> list[Any]:
     """The rows at these indices."""
     return rows.__getitems__(indices) if isinstance(rows, ReadsMany) else [rows[index] for index in indices]
 
@@ -58,7 +72,7 @@ class RowOrder:
 
     def __init__(
         self,
-        num_rows: int,
+        num_rows: int | None,
         *,
         seed: int,
         batch_size: int,
@@ -86,7 +100,7 @@ class RowOrder:
 
     def row(self, position: int) -> int:
         """The index of the row at a position of the endless sequence; rows without end are in their order already."""
-        if self.num_rows == ENDLESS:
+        if self.num_rows is None:
             return position
         epoch, place = divmod(position, self.num_rows)
         if epoch not in self._permutations:

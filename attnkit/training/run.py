@@ -26,6 +26,7 @@ from attnkit.training.checkpoint import (
     Savable,
     checkpoint_path,
     complete_steps,
+    facts_of,
     is_complete,
     load_checkpoint,
     newest_complete,
@@ -39,6 +40,7 @@ from attnkit.training.interrupt import StopRequest
 from attnkit.training.launch import check_num_processes, on_main
 from attnkit.training.layers import freeze
 from attnkit.training.optimizer import build_optimizer, set_learning_rate
+from attnkit.training.order import TrainRows, count_rows
 from attnkit.training.progress import Progress
 from attnkit.training.randomness import FORWARD, reseed
 from attnkit.training.run_folder import CHECKPOINTS, check_output_folder, open_output_folder
@@ -99,7 +101,7 @@ class Run:
     def start(
         cls,
         model: nn.Module,
-        num_rows: int,
+        rows: TrainRows,
         *,
         training: TrainingConfig,
         accelerator: Accelerator,
@@ -110,7 +112,7 @@ class Run:
     ) -> "Run":
         """Check all that can be checked, open the output folder, wrap the model, go back to a checkpoint if asked."""
         bare = extract_model_from_parallel(model, keep_torch_compile=False)
-        check(bare, num_rows, training=training, accelerator=accelerator, metric_names=metric_names)
+        check(bare, rows, training=training, accelerator=accelerator, metric_names=metric_names)
         freeze(bare, training.frozen_layers)
 
         def open_folder() -> None:
@@ -130,12 +132,12 @@ class Run:
             tracker=tracker,
             evaluate=evaluate,
             tokenizer=tokenizer,
-            facts=Facts(seed=training.seed, num_rows=num_rows),
+            facts=facts_of(training, rows, num_processes=accelerator.num_processes),
             average=None if training.ema_decay is None else WeightAverage(bare, training.ema_decay),
             rate_at=learning_rate(training),
         )
         run._go_back()
-        tracker.start(step=run.progress.step, max_steps=training.max_steps)
+        tracker.start(step=run.progress.step, max_steps=training.num_steps)
         return run
 
     @property
@@ -145,7 +147,7 @@ class Run:
     @property
     def goes_on(self) -> bool:
         progress = self.progress
-        return progress.step < self.training.max_steps and not (self.interrupted or progress.stopped_early)
+        return progress.step < self.training.num_steps and not (self.interrupted or progress.stopped_early)
 
     def _go_back(self) -> None:
         """Load the checkpoint to go on from: the newest of this run, or the one at which it begins."""
@@ -165,8 +167,8 @@ class Run:
             scaler=self.accelerator.scaler,
             facts=self.facts,
         )
-        if self.progress.step > training.max_steps:
-            raise UsageError(f"training.max_steps: {training.max_steps} is less than the step of {path}")
+        if self.progress.step > training.num_steps:
+            raise UsageError(f"training.max_steps: {training.num_steps} is less than the step of {path}")
         if path.parent != self.folder:
             self.progress.best_step = self.progress.best_value = None  # that best one is in another folder
         self.resumed_from, self.saved = path, True
@@ -178,7 +180,7 @@ class Run:
         return minimising(loss, self.model)
 
     def windows(
-        self, rows: Sequence[Any], *, collate: Callable[[list[Any]], dict[str, Any]], stop: StopRequest
+        self, rows: TrainRows, *, collate: Callable[[list[Any]], dict[str, Any]], stop: StopRequest
     ) -> Iterator[Window]:
         """What this process reads for each optimizer step, until the run is over or one of its processes is told to
         stop: then there is a checkpoint."""
@@ -244,7 +246,7 @@ class Run:
         progress = self.progress
         said = f"the loss is {loss} and the norm of the gradient {grad_norm}"
         in_a_row, limit = progress.skipped_in_a_row, self.training.max_skipped_steps
-        if in_a_row > limit or (progress.step == self.training.max_steps and not math.isfinite(loss)):
+        if in_a_row > limit or (progress.step == self.training.num_steps and not math.isfinite(loss)):
             raise UsageError(
                 f"step {progress.step}: {said}; {in_a_row} steps in a row were skipped (training.max_skipped_steps: "
                 f"{limit}); {self._remedy()}"
@@ -266,18 +268,20 @@ class Run:
         if self._due(training.log_steps):
             figures = progress.take_log()
             figures |= {"learning_rate": learning_rate, "grad_norm": grad_norm, "tokens_seen": progress.tokens_seen}
-            figures |= {"epoch": progress.rows_seen / self.facts.num_rows, "seconds": progress.seconds}
+            if self.facts.num_rows is not None:
+                figures["epoch"] = progress.rows_seen / self.facts.num_rows
+            figures |= {"seconds": progress.seconds}
             figures |= {"skipped_steps": progress.skipped_steps, "memory": peak_memory(self.accelerator)}
             self.losses.append((progress.step, figures["loss"]))
             self.tracker.train(progress.step, figures)
         is_best = self.evaluate is not None and self._due(training.eval_steps) and self._evaluate(self.evaluate)
-        if progress.skipped_in_a_row and progress.step < training.max_steps:
+        if progress.skipped_in_a_row and progress.step < training.num_steps:
             return  # nothing has changed but the position, and the weights may be what is wrong
         if is_best or progress.stopped_early or self._due(training.save_steps):
             self.save()
 
     def _due(self, every: int) -> bool:
-        return self.progress.step % every == 0 or self.progress.step == self.training.max_steps
+        return self.progress.step % every == 0 or self.progress.step == self.training.num_steps
 
     def _evaluate(self, evaluate: Evaluate) -> bool:
         """Evaluate, the average of the weights where there is one, and return whether this is the best so far."""
@@ -288,7 +292,7 @@ class Run:
         self.tracker.evaluation(progress.step, metrics)
         is_best = progress.add_evaluation(metrics, metric=training.best_metric, mode=training.best_mode)
         progress.stopped_early = training.patience is not None and progress.evaluations_since_best >= training.patience
-        if progress.step == training.max_steps and not math.isfinite(metrics.get("loss", 0.0)):
+        if progress.step == training.num_steps and not math.isfinite(metrics.get("loss", 0.0)):
             raise UsageError(f"step {progress.step}: the held-out loss is {metrics['loss']}; {self._remedy()}")
         return is_best
 
@@ -362,7 +366,7 @@ class Run:
 
 def check(
     model: nn.Module,
-    num_rows: int,
+    rows: TrainRows,
     *,
     training: TrainingConfig,
     accelerator: Accelerator,
@@ -372,7 +376,7 @@ def check(
     problems = training.problems()
     if problems:
         raise UsageError("; ".join(problems))
-    if num_rows == 0:
+    if count_rows(rows) == 0:
         raise UsageError("there is no row to train on: give more text or examples")
     if accelerator.gradient_accumulation_steps != 1:
         raise ValueError("the accelerator divides gradients itself: make it with training.launch.make_accelerator")

@@ -17,14 +17,14 @@ from attnkit.training.settings import TrainingConfig
 def cosine(optimizer: Optimizer, training: TrainingConfig) -> LambdaLR:
     """Half a cosine from peak to minimum (Loshchilov 2017)."""
     return optimization.get_cosine_with_min_lr_schedule_with_warmup(
-        optimizer, training.warmup_steps, training.max_steps, min_lr=training.min_learning_rate
+        optimizer, training.warmup_steps, training.num_steps, min_lr=training.min_learning_rate
     )
 
 
 def linear(optimizer: Optimizer, training: TrainingConfig) -> LambdaLR:
     """A straight line from peak to minimum."""
     return optimization.get_polynomial_decay_schedule_with_warmup(
-        optimizer, training.warmup_steps, training.max_steps, lr_end=training.min_learning_rate, power=1.0
+        optimizer, training.warmup_steps, training.num_steps, lr_end=training.min_learning_rate, power=1.0
     )
 
 
@@ -50,7 +50,7 @@ def warmup_stable_decay(optimizer: Optimizer, training: TrainingConfig) -> Lambd
         optimizer,
         training.warmup_steps,
         training.num_decay_steps,
-        num_training_steps=training.max_steps,
+        num_training_steps=training.num_steps,
         decay_type="1-sqrt",
         min_lr_ratio=training.min_learning_rate / training.learning_rate,
     )

@@ -18,8 +18,8 @@ class TrainingConfig:
 
     output_dir: str = "runs/attnkit"
     """Folder of the run: checkpoints, log, resolved config and the final model."""
-    max_steps: int = 1000
-    """Optimizer steps."""
+    max_steps: int | None = None
+    """Optimizer steps; null for 1000. Rows that are streamed have no end of their own: give it there."""
     per_device_batch_size: int = 16
     """Rows per process and forward pass."""
     gradient_accumulation_steps: int = 1
@@ -182,10 +182,10 @@ class TrainingConfig:
                 f"training.min_learning_rate: {self.min_learning_rate} must be less than training.learning_rate: "
                 f"{self.learning_rate}"
             )
-        if self.schedule == "warmup_stable_decay" and self.warmup_steps + self.num_decay_steps > self.max_steps:
+        if self.schedule == "warmup_stable_decay" and self.warmup_steps + self.num_decay_steps > self.num_steps:
             found.append(
                 f"training.warmup_steps: {self.warmup_steps} and training.decay_steps: {self.num_decay_steps} are "
-                f"together more than training.max_steps: {self.max_steps}"
+                f"together more than training.max_steps: {self.num_steps}"
             )
         found += seed_problems("training.seed", self.seed)
         if not self.output_dir.strip():
@@ -200,6 +200,11 @@ class TrainingConfig:
         return found
 
     @property
+    def num_steps(self) -> int:
+        """`max_steps`, or its default."""
+        return 1000 if self.max_steps is None else self.max_steps
+
+    @property
     def num_decay_steps(self) -> int:
         """`decay_steps`, or its default."""
-        return self.max_steps // 5 if self.decay_steps is None else self.decay_steps
+        return self.num_steps // 5 if self.decay_steps is None else self.decay_steps

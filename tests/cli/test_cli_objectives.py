@@ -112,3 +112,13 @@ def test_a_streamed_run_is_resumed_with_the_next_row(
     )
     assert (code, len(errors)) == (2, 1)
     assert "data.streaming: the text is read while the run goes on" in errors[0]
+
+
+def test_a_stream_does_not_end_by_a_default(text: Path, pairs: Path, tmp_path: Path, cli: Cli) -> None:
+    code, _, errors = cli(
+        *("pretrain", "--data.source", text, "--data.streaming", "true", "--data.held_out_source", pairs),
+        *("--training.output_dir", tmp_path / "run"),
+    )
+    assert (code, len(errors)) == (2, 1)
+    assert "training.max_steps: rows that are streamed have no end: give --training.max_steps N" in errors[0]
+    assert not (tmp_path / "run").exists()

@@ -103,12 +103,12 @@ def test_a_flag_changes_one_option_of_a_mapping(write: Write) -> None:
         ("modle: {}", r"run\.yaml:1: unknown key 'modle': did you mean 'model'.*\(allowed: data, imports, model,"),
         ("learning_rate: 1", r"run\.yaml:1: unknown key 'learning_rate': did you mean 'training\.learning_rate'\?"),
         ("data: {max_steps: 1}", r"unknown key 'data\.max_steps': did you mean 'training\.max_steps'\?"),
-        ("training: {max_steps: 1.5}", r"run\.yaml:1: training\.max_steps: expected int, got 1\.5"),
-        ("training: {max_steps: 1e3}", r"training\.max_steps: expected int, got 1000\.0"),
-        ("training: {max_steps: true}", r"training\.max_steps: expected int, got True"),
-        ("training:\n  max_steps:\n", r"run\.yaml:2: training\.max_steps: expected int, got null"),
-        ("training: {max_steps: ten}", r"training\.max_steps: expected int, got 'ten'"),
-        ("training: {max_steps: {a: 1}}", r"training\.max_steps: expected int, got \{'a': 1\}"),
+        ("training: {log_steps: 1.5}", r"run\.yaml:1: training\.log_steps: expected int, got 1\.5"),
+        ("training: {log_steps: 1e3}", r"training\.log_steps: expected int, got 1000\.0"),
+        ("training: {log_steps: true}", r"training\.log_steps: expected int, got True"),
+        ("training:\n  log_steps:\n", r"run\.yaml:2: training\.log_steps: expected int, got null"),
+        ("training: {log_steps: ten}", r"training\.log_steps: expected int, got 'ten'"),
+        ("training: {log_steps: {a: 1}}", r"training\.log_steps: expected int, got \{'a': 1\}"),
         ("training: {learning_rate: fast}", r"training\.learning_rate: expected number, got 'fast'"),
         ("training: {learning_rate: .nan}", r"training\.learning_rate: expected a finite number, got nan"),
         ("training: {resume: 1}", r"training\.resume: expected true or false, got 1"),
@@ -130,7 +130,7 @@ def test_a_flag_changes_one_option_of_a_mapping(write: Write) -> None:
         ("model: {hidden_size: 0}", r"run\.yaml:1: model\.hidden_size: .*at least 1"),
         ("model: {architecture: decoderr}", r"model\.architecture: unknown name 'decoderr': did you mean 'decoder'"),
         ("training: {max_steps: -1}", r"run\.yaml:1: training\.max_steps: -1 must be 1 or more"),
-        ("training: {max_steps: '3'}", r"run\.yaml:1: training\.max_steps: expected int, got '3'"),
+        ("training: {log_steps: '3'}", r"run\.yaml:1: training\.log_steps: expected int, got '3'"),
         ("model: {norm_eps: '1'}", r"run\.yaml:1: model\.norm_eps: expected number or null, got '1'"),
         ("model: {eos_token_id: ['1']}", r"run\.yaml:1: model\.eos_token_id: expected int or list of \(int\) or null"),
         (
@@ -166,7 +166,7 @@ def test_mistakes_in_a_file_name_its_line_and_key(write: Write, text: str, messa
         (["runs/demo"], r"command line: 'runs/demo' belongs to no flag: write --section\.key value"),
         (["--training.max_steps"], r"command line: --training\.max_steps needs a value"),
         (["--training.max_steps", "--resume"], r"command line: --training\.max_steps needs a value"),
-        (["--training.max_steps", "x"], r"command line: training\.max_steps: expected int, got 'x'"),
+        (["--training.log_steps", "x"], r"command line: training\.log_steps: expected int, got 'x'"),
         (["--training.max_stps", "3"], r"command line: unknown key 'training\.max_stps': did you mean 'max_steps'"),
         (["--max_steps", "3"], r"command line: unknown key 'max_steps': did you mean 'training\.max_steps'"),
         (["--trainig.seed", "3"], r"command line: unknown section 'trainig': did you mean 'training'"),
@@ -201,7 +201,7 @@ def test_each_problem_of_a_model_has_its_place(write: Write) -> None:
 
 
 def test_a_wrong_model_is_reported_with_problems_elsewhere(write: Write) -> None:
-    path = write("model: {scorer: gausian}\ntraining: {max_steps: x}\n")
+    path = write("model: {scorer: gausian}\ntraining: {log_steps: x}\n")
     assert len(problems_of("--config", path)) == 2
 
 

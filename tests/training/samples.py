@@ -12,6 +12,10 @@ from accelerate.state import AcceleratorState
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel, set_seed
 
+from attnkit.data import Documents, PretrainDataConfig
+from attnkit.data.objectives import Objective, ObjectiveConfig, objectives
+from attnkit.data.streaming import StreamedRows
+from attnkit.data.tokenizer import TokenizerConfig, train_tokenizer
 from attnkit.models import AttnKitConfig, AttnKitForCausalLM
 from attnkit.training.evaluation import evaluate_loss
 from attnkit.training.launch import make_accelerator
@@ -33,7 +37,7 @@ def own_model(**fields: Any) -> AttnKitForCausalLM:
     """The same of attnkit, whose loss the loop computes without logits."""
     set_seed(1)
     shape = {"vocab_size": VOCAB_SIZE, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    return AttnKitForCausalLM(AttnKitConfig(**shape, max_position_embeddings=64, pad_token_id=0, **fields))
+    return AttnKitForCausalLM(AttnKitConfig(**shape | fields, max_position_embeddings=64, pad_token_id=0))
 
 
 def classifier() -> BertForSequenceClassification:
@@ -81,6 +85,46 @@ def text_rows(num_rows: int) -> list[Row]:
 def labelled_rows(num_rows: int) -> list[Row]:
     """Rows whose label is told by their first token."""
     return [{**row, "label": row["input_ids"][0] % 3} for row in text_rows(num_rows)]
+
+
+def streamed(folder: Path) -> tuple[StreamedRows, AttnKitForCausalLM, Objective]:
+    """Rows without end from files of very different sizes, a model for them, and what makes batches of them."""
+    folder.mkdir(parents=True)
+    words = [
+        "the",
+        "model",
+        "reads",
+        "a",
+        "row",
+        "of",
+        "text",
+        "and",
+        "says",
+        "what",
+        "comes",
+        "next",
+        "in",
+        "it",
+        "again",
+    ]
+    for name, num_lines in (("a", 3), ("b", 7), ("c", 1)):
+        lines = [f"{name} {number} " + " ".join(words[: 2 + number]) for number in range(num_lines)]
+        (folder / f"{name}.txt").write_text("\n".join(lines))
+    (folder / "held_out.csv").write_text("text\nsomething else\n")
+    data = PretrainDataConfig(
+        source=str(folder / "*.txt"),
+        documents="line",
+        held_out_source=str(folder / "held_out.csv"),
+        packing="one_document",
+        sequence_length=64,
+        streaming=True,
+        shuffle_buffer=4,
+    )
+    documents = Documents(data)
+    tokenizer = train_tokenizer(documents.train_texts, TokenizerConfig(vocab_size=280))
+    objective = objectives["causal"](tokenizer, ObjectiveConfig(), data=data)
+    model = own_model(vocab_size=len(tokenizer), position="learned")
+    return StreamedRows(documents, tokenizer, objective=objective), model, objective
 
 
 def collate_text(rows: list[Row]) -> dict[str, torch.Tensor]:

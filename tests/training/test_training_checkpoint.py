@@ -331,7 +331,7 @@ def test_state_is_plain_json(uninterrupted: TrainResult) -> None:
     state = json.loads((uninterrupted.last_checkpoint / "state.json").read_text())
     assert state["progress"]["step"] == 20
     assert state["progress"]["rows_seen"] == 80
-    assert state["facts"] == {"seed": 0, "num_rows": 18}
+    assert state["facts"] == {"seed": 0, "num_rows": 18, "grouped_rows": None}
 
 
 def test_a_folder_with_a_run_is_refused(tmp_path: Path, accelerator: Accelerator) -> None:

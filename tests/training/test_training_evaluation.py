@@ -6,19 +6,14 @@ from accelerate import Accelerator
 from samples import Bigram, Row, causal_model, collate_text, text_rows
 
 from attnkit.errors import UsageError
-from attnkit.training.evaluation import Metrics, evaluate_loss
+from attnkit.training.evaluation import evaluate_loss, read_rows
 
 
 @pytest.mark.parametrize("num_rows", [1, 7, 8])
 def test_loss_is_that_of_all_tokens_whatever_the_batch_size(accelerator: Accelerator, num_rows: int) -> None:
     model, rows = causal_model(dropout=0.5), text_rows(num_rows)
-    outcomes = Metrics(
-        outcomes=lambda rows, *, batch, output, model: batch["input_ids"][:, 0].tolist(),
-        score=lambda items: {"rows": float(len(items))},
-    )
     results = [
-        evaluate_loss(model, rows, collate=collate_text, batch_size=size, accelerator=accelerator, metrics=outcomes)
-        for size in (1, 2, 7)
+        evaluate_loss(model, rows, collate=collate_text, batch_size=size, accelerator=accelerator) for size in (1, 2, 7)
     ]
     summed, count = 0.0, 0
     with torch.no_grad():
@@ -27,20 +22,20 @@ def test_loss_is_that_of_all_tokens_whatever_the_batch_size(accelerator: Acceler
             summed += float(model.eval()(**batch).loss) * (len(row["input_ids"]) - 1)
             count += len(row["input_ids"]) - 1
     assert [result["loss"] for result in results] == pytest.approx([summed / count] * 3, rel=1e-6)
-    assert {result["rows"] for result in results} == {float(num_rows)}
 
 
-def test_metrics_see_the_rows_in_order(accelerator: Accelerator) -> None:
-    rows, seen = text_rows(7), []
-
-    def score(items: list[int]) -> dict[str, float]:
-        seen.extend(items)
-        return {"first": float(items[0])}
-
-    metrics = Metrics(outcomes=lambda rows, *, batch, output, model: batch["input_ids"][:, 0].tolist(), score=score)
-    result = evaluate_loss(Bigram(), rows, collate=collate_text, batch_size=3, accelerator=accelerator, metrics=metrics)
-    assert seen == [row["input_ids"][0] for row in rows]
-    assert result.keys() == {"loss", "first"}
+def test_outcomes_are_those_of_the_rows_in_order(accelerator: Accelerator) -> None:
+    rows = text_rows(7)
+    _, labels, firsts = read_rows(
+        Bigram(),
+        rows,
+        collate=collate_text,
+        batch_size=3,
+        accelerator=accelerator,
+        outcomes=lambda rows, *, batch, output, model: batch["input_ids"][:, 0].tolist(),
+    )
+    assert firsts == [row["input_ids"][0] for row in rows]
+    assert labels == sum(len(row["input_ids"]) - 1 for row in rows)
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -18,7 +18,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import GradientAccumulationPlugin
 from accelerate.utils.launch import prepare_simple_launcher_cmd_env
 from safetensors.torch import load_file
-from samples import causal_model, gradients, own_model, run, settings, text_rows
+from samples import causal_model, gradients, own_model, run, settings, streamed, text_rows
 
 from attnkit.errors import UsageError
 from attnkit.training.launch import check_num_processes, check_sharding, make_accelerator
@@ -110,6 +110,17 @@ def test_a_signal_to_one_process_stops_both_and_resume_is_exact(two: Path, seen:
 
 def test_fewer_rows_than_a_global_batch_hang_nobody(seen: list[dict[str, Any]]) -> None:
     assert [process["few"] for process in seen] == [3, 3]
+
+
+def test_a_stream_of_uneven_files_is_that_of_one_process(two: Path, tmp_path: Path, accelerator: Accelerator) -> None:
+    rows, model, objective = streamed(tmp_path / "text")
+    run(model, rows, settings(tmp_path / "stream"), accelerator=accelerator, collate=objective)
+    logs = [read_log(folder / "stream" / "log.jsonl") for folder in (two, tmp_path)]
+    assert [len(log) for log in logs] == [20, 20]  # seven times through the text
+    for record, expected in zip(*logs, strict=True):
+        assert "epoch" not in record  # as the stream has no length
+        assert record["tokens_seen"] == expected["tokens_seen"]
+        assert record["loss"] == pytest.approx(expected["loss"], rel=1e-5)
 
 
 def test_no_two_batches_draw_the_same_random_numbers(seen: list[dict[str, Any]]) -> None:

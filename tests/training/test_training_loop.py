@@ -13,6 +13,7 @@ import torch
 from accelerate import Accelerator
 from samples import (
     Bigram,
+    Row,
     causal_model,
     classifier,
     collate_labelled,
@@ -31,7 +32,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from attnkit.errors import UsageError
 from attnkit.training.batches import count_tokens
 from attnkit.training.checkpoint import complete_steps, newest_complete
-from attnkit.training.evaluation import Metrics, evaluate_loss
+from attnkit.training.evaluation import read_rows
 from attnkit.training.order import RowOrder
 from attnkit.training.tracking import read_log
 
@@ -110,17 +111,15 @@ def test_any_model_learns(tmp_path: Path, accelerator: Accelerator) -> None:
 
 def test_classifier_reports_accuracy_and_keeps_the_best(tmp_path: Path, accelerator: Accelerator) -> None:
     rows = labelled_rows(24)
-    metrics = Metrics(
-        outcomes=lambda rows, *, batch, output, model: list(
-            zip(output.logits.argmax(-1).tolist(), batch["labels"].tolist(), strict=True)
-        ),
-        score=lambda pairs: {"accuracy": sum(guess == label for guess, label in pairs) / len(pairs)},
-    )
+
+    def right(rows: list[Row], *, batch: dict[str, torch.Tensor], output: Any, model: nn.Module) -> list[bool]:
+        return (output.logits.argmax(-1) == batch["labels"]).tolist()
 
     def evaluate(model: nn.Module) -> dict[str, float]:
-        return evaluate_loss(
-            model, rows, collate=collate_labelled, batch_size=5, accelerator=accelerator, metrics=metrics
+        loss, labels, found = read_rows(
+            model, rows, collate=collate_labelled, batch_size=5, accelerator=accelerator, outcomes=right
         )
+        return {"loss": loss / labels, "accuracy": sum(found) / len(found)}
 
     training = settings(
         tmp_path,

@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from samples import Bigram, Output, Row, causal_model, collate_text, held_out, run, settings, text_rows
+from samples import Bigram, Output, Row, causal_model, collate_text, held_out, run, settings, streamed, text_rows
 from torch import nn
 
 from attnkit.errors import UsageError
-from attnkit.training.evaluation import Metrics, evaluate_loss
+from attnkit.training.evaluation import read_rows
 from attnkit.training.launch import make_accelerator, on_main
 from attnkit.training.loop import TrainResult
 
@@ -53,16 +53,15 @@ def evaluations(accelerator: Accelerator) -> list[dict[str, Any]]:
     found = []
     for num_rows in (1, 7, 8):
         for size in (1, 2, 7):
-            items: list[int] = []
-            metrics = Metrics(
+            loss, labels, items = read_rows(
+                model,
+                text_rows(num_rows),
+                collate=collate_text,
+                batch_size=size,
+                accelerator=accelerator,
                 outcomes=lambda rows, *, batch, output, model: batch["input_ids"][:, 0].tolist(),
-                score=lambda all_items, items=items: items.extend(all_items) or {},
             )
-            rows = text_rows(num_rows)
-            loss = evaluate_loss(
-                model, rows, collate=collate_text, batch_size=size, accelerator=accelerator, metrics=metrics
-            )["loss"]
-            found.append({"num_rows": num_rows, "loss": loss, "items": items})
+            found.append({"num_rows": num_rows, "loss": loss / labels, "items": items})
     return found
 
 
@@ -137,6 +136,9 @@ def main() -> None:
     stopped = interrupted(folder / "resumed", accelerator, stop_at=7)
     interrupted(folder / "resumed", accelerator, resume=True)
     few = run(Bigram(), text_rows(3), settings(folder / "few", max_steps=3), accelerator=accelerator)
+    rows, model, objective = streamed(folder / f"text-{accelerator.process_index}")
+    stream = settings(folder / "stream", per_device_batch_size=2)
+    run(model, rows, stream, accelerator=accelerator, collate=objective)
     seen = {
         "num_processes": accelerator.num_processes,
         "device": str(accelerator.device),
