@@ -3,6 +3,7 @@
 #   make demo TORCH_INDEX=URL        one more package index, e.g. PyTorch's own with builds for the CPU only
 PYTHON ?= python3
 TORCH_INDEX ?=
+SUITES ?= tests/hf_suite.py
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -42,8 +43,9 @@ test: $(READY)
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
 # transformers' own suites on the attnkit models; needs the package index, and minutes.
+#   make test-hf SUITES=tests/hf_suite.py::DecoderGaussianTest     one of the nine
 test-hf: $(READY)
-	$(BIN)/python -m pytest -n 2 -o addopts= -W default tests/hf_suite.py
+	$(BIN)/python -m pytest -n 2 -o addopts= -W default $(SUITES)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -90,17 +90,18 @@ def test_low_rank_adapters_train(task: str, tmp_path: Path) -> None:
     assert (tmp_path / "adapter_model.safetensors").is_file()
 
 
-def test_one_step_of_the_trainer(tmp_path: Path) -> None:
-    model = build("decoder", scorer="cosine").train()
+@pytest.mark.parametrize("architecture", LANGUAGE)
+def test_one_step_of_the_trainer(architecture: str, tmp_path: Path) -> None:
+    start = {"decoder_start_token_id": 1} if architecture == "encoder-decoder" else {}
+    model = build(architecture, scorer="cosine", **start).train()
     before = model.lm_head.weight.detach().clone()
     rows = [{"input_ids": list(range(3, 12)), "labels": list(range(3, 12))}] * 4
     options = TrainingArguments(tmp_path, max_steps=1, report_to=[], disable_tqdm=True, use_cpu=True, save_steps=1)
     result = Trainer(model=model, args=options, train_dataset=Dataset.from_list(rows)).train()
     assert result.global_step == 1
     assert not torch.equal(before, model.lm_head.weight)
-    assert torch.equal(
-        AttnKitForCausalLM.from_pretrained(tmp_path / "checkpoint-1").lm_head.weight, model.lm_head.weight
-    )
+    saved = LANGUAGE[architecture].from_pretrained(tmp_path / "checkpoint-1")
+    assert torch.equal(saved.lm_head.weight, model.lm_head.weight)
 
 
 @pytest.fixture
@@ -119,18 +120,23 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def test_pipelines(tokenizer: PreTrainedTokenizerFast) -> None:
-    written = pipeline("text-generation", build("decoder"), tokenizer=tokenizer)(
-        "a b c", max_new_tokens=3, do_sample=False
-    )
+    """Every pipeline of transformers for a text alone; it has none for answers, choices and texts from texts."""
+    options = {"max_new_tokens": 3, "do_sample": False}
+    written = pipeline("text-generation", build("decoder"), tokenizer=tokenizer)("a b c", **options)
     assert written[0]["generated_text"].startswith("a b c")
     assert len(pipeline("fill-mask", build("encoder"), tokenizer=tokenizer)("a <mask> c", top_k=4)) == 4
-    config = AttnKitConfig(**SIZES, architecture="encoder", num_labels=3)
-    classified = pipeline("text-classification", AttnKitForSequenceClassification(config), tokenizer=tokenizer)(
-        ["a", "b c"]
-    )
-    assert {row["label"] for row in classified} <= {"LABEL_0", "LABEL_1", "LABEL_2"}
+    labels = ("contradiction", "neutral", "entailment")
+    names = {"id2label": dict(enumerate(labels)), "label2id": {label: index for index, label in enumerate(labels)}}
+    config = AttnKitConfig(**SIZES, architecture="encoder", **names)
+    head = AttnKitForSequenceClassification(config)
+    classified = pipeline("text-classification", head, tokenizer=tokenizer)(["a", "b c"])
+    assert {row["label"] for row in classified} <= set(labels)
+    chosen = pipeline("zero-shot-classification", head, tokenizer=tokenizer)("a b", candidate_labels=["c", "d"])
+    assert sorted(chosen["labels"]) == ["c", "d"]
     tagged = pipeline("token-classification", AttnKitForTokenClassification(config), tokenizer=tokenizer)("a b c")
     assert {row["word"] for row in tagged} <= set("abc")
+    (states,) = pipeline("feature-extraction", head.model, tokenizer=tokenizer)("a b c")
+    assert torch.tensor(states).shape == (3, 24)
 
 
 @pytest.mark.parametrize("architecture", LANGUAGE)
