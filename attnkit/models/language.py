@@ -51,6 +51,12 @@ class LanguageModel(AttnKitPreTrainedModel):
         self.transform: nn.Module = nn.Identity()
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.output_bias)
 
+    def init_parallel_plans(self) -> None:
+        """As transformers does it, but an output embedding that may be tied is divided with the body or not at all."""
+        super().init_parallel_plans()
+        if self.config.base_model_tp_plan is None:
+            self._tp_plan = {}
+
     def predict(
         self, states: Tensor, labels: Tensor | None, *, logits_to_keep: int | Tensor = 0, **kwargs: Any
     ) -> tuple[Tensor | None, Tensor | None]:
