@@ -83,9 +83,8 @@ class AttnKitPreTrainedModel(PreTrainedModel):
             return backend
         known = ("eager", *ALL_ATTENTION_FUNCTIONS.valid_keys())
         if requested_attention not in known:
-            raise UsageError(
-                f"unknown attn_implementation {requested_attention!r}: {nearest(requested_attention, known)}"
-            )
+            said = f'Specified `attn_implementation="{requested_attention}"` is not supported'  # transformers' words
+            raise UsageError(f"{said}: {nearest(requested_attention, known)}")
         problems = list(backend_problems(self.config, requested_attention))
         if problems:
             raise UsageError("; ".join(dict.fromkeys(problems)))
