@@ -139,7 +139,10 @@ def fused(kernel: Backend) -> Backend:
 def widen(states: Tensor, width: int) -> Tensor:
     """Zeros behind the last column up to this width. A gradient passes `cat` as a view, where `F.pad` copies it."""
     missing = width - states.shape[-1]
-    return torch.cat([states, states.new_zeros(*states.shape[:-1], missing)], dim=-1) if missing else states
+    if missing:
+        return torch.cat([states, states.new_zeros(*states.shape[:-1], missing)], dim=-1)
+    # Kernels are several times slower on tokens that `expand` repeats in one place.
+    return states.contiguous() if 0 in states.stride() else states
 
 
 def add_sink(
