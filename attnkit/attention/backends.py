@@ -17,7 +17,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from attnkit.attention.normalizers import Normalizer
 from attnkit.attention.pairwise import tiled_attention
-from attnkit.attention.patterns import LocalP, Pattern
+from attnkit.attention.patterns import Pattern, WeighingPattern
 from attnkit.attention.scorers.base import PairwiseScorer, Scorer, repeat_heads, scaled_pair
 from attnkit.errors import UsageError
 
@@ -259,8 +259,8 @@ def obstacle(backend: str, *, scorer: type[Scorer], normalizer: type[Normalizer]
         return (
             f"{backend!r} leaves out biases, sinks and patterns, and its cache takes keys of the heads' own width only"
         )
-    if issubclass(pattern, LocalP):
-        return "pattern 'local_p' changes the weights after softmax"
+    if issubclass(pattern, WeighingPattern):
+        return f"{pattern.__name__} changes the weights after softmax"
     if not normalizer.fused:
         return f"{normalizer.__name__} weights are not those of softmax"
     if backend == "pairwise":

@@ -11,7 +11,7 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 
 from attnkit.attention.backends import Backend, eager_attention
 from attnkit.attention.normalizers import normalizers
-from attnkit.attention.patterns import LocalP, build_mask, patterns
+from attnkit.attention.patterns import WeighingPattern, build_mask, patterns, shape_of_pattern
 from attnkit.attention.positions import positions as position_kinds
 from attnkit.attention.positions import rotate
 from attnkit.attention.scorers import PairwiseScorer, scorers
@@ -94,8 +94,8 @@ class Attention(nn.Module):
         shape = {"num_heads": num_heads, "num_key_value_heads": num_key_value_heads, "head_dim": self.head_dim}
         self.scorer = scorers[scorer](max_positions=max_positions, **shape, **(scorer_options or {}))
         self.normalizer = normalizers[normalizer](num_heads=num_heads, **(normalizer_options or {}))
-        shape_of_pattern = {"num_heads": num_heads, "head_dim": self.head_dim} if pattern == "local_p" else {}
-        self.pattern = patterns[pattern](**shape_of_pattern, **(pattern_options or {}))
+        heads = shape_of_pattern(pattern, num_heads=num_heads, head_dim=self.head_dim)
+        self.pattern = patterns[pattern](**heads, **(pattern_options or {}))
         self.position = position_kinds[position](
             hidden_size=hidden_size, max_positions=max_positions, causal=causal, **shape, **(position_options or {})
         )
@@ -260,7 +260,7 @@ class Attention(nn.Module):
         if not self.normalizer.cancels_query_term:
             term = self.scorer.query_term(self.position.content_query(query))
             extra |= {} if term is None else {"query_term": term}
-        if isinstance(self.pattern, LocalP):
+        if isinstance(self.pattern, WeighingPattern):
             num_allowed = count_allowed(mask, places, num_keys, causal=self.is_causal)
             first = places - positions  # where each query's document starts in its row
             key_positions = key_places - first[:, None, :, None]

@@ -40,7 +40,33 @@ class Pattern(nn.Module, ABC):
         """Set every parameter of the class to its initial value."""
 
 
+class WeighingPattern(Pattern, ABC):
+    """A pattern that also weighs: after softmax, weights are multiplied with factors that the query predicts.
+
+    Only the backend `eager` can compute it.
+    """
+
+    def __init__(self, *, num_heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+
+    @abstractmethod
+    def window_weight(self, query: Tensor, num_allowed: Tensor, key_positions: Tensor) -> Tensor:
+        """Queries [B, H, Q, D], counts [B or 1, 1, Q, 1] and the keys' positions as each query's document counts them
+        [B or 1, 1, Q, K] -> factors of the weights [B, H, Q, K]."""
+
+
 patterns: Registry[Pattern] = Registry("pattern")
+
+
+def shape_of_pattern(name: str, *, num_heads: int, head_dim: int) -> dict[str, int]:
+    """What the pattern of a name is built with beside its options."""
+    return (
+        {"num_heads": num_heads, "head_dim": head_dim}
+        if issubclass(patterns.get(name, Pattern), WeighingPattern)
+        else {}
+    )
 
 
 @patterns.register("full")
@@ -181,7 +207,7 @@ class Tiered(Pattern):
 
 
 @patterns.register("local_p")
-class LocalP(Pattern):
+class LocalP(WeighingPattern):
     """A window around a predicted place (Luong 2015, section 3.2, "local-p").
 
     weight_ij ← weight_ij · exp(-(j - p_i)² / (2σ²)),  p_i = (n_i - 1) · sigmoid(v · tanh(W q_i)),  σ = window / 2
@@ -190,26 +216,23 @@ class LocalP(Pattern):
     not normalized again, so a head may look at nothing; every pair may meet.
     """
 
-    def __init__(self, *, window: int = 64, num_heads: int, head_dim: int) -> None:
-        super().__init__()
+    def __init__(self, *, window: int = 64, **shape: int) -> None:
+        super().__init__(**shape)
         at_least(1, "pattern", window=window)
         self.window = window
-        self.weight = nn.Parameter(torch.empty(num_heads, head_dim, head_dim))
-        self.vector = nn.Parameter(torch.empty(num_heads, head_dim))
+        self.weight = nn.Parameter(torch.empty(self.num_heads, self.head_dim, self.head_dim))
+        self.vector = nn.Parameter(torch.empty(self.num_heads, self.head_dim))
         self.reset_parameters()
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        width = self.vector.shape[-1]
-        init.normal_(self.weight, std=width**-0.5)
-        init.normal_(self.vector, std=width**-0.5)
+        init.normal_(self.weight, std=self.head_dim**-0.5)
+        init.normal_(self.vector, std=self.head_dim**-0.5)
 
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
         return (query >= 0) & (key >= 0)
 
     def window_weight(self, query: Tensor, num_allowed: Tensor, key_positions: Tensor) -> Tensor:
-        """Queries [B, H, Q, D], counts [B or 1, 1, Q, 1] and the keys' positions as each query's document counts them
-        [B or 1, 1, Q, K] -> factors of the weights [B, H, Q, K]."""
         place = torch.sigmoid(torch.tanh(query @ self.weight) @ self.vector[..., None])  # [B, H, Q, 1]
         distance = key_positions - (num_allowed - 1).clamp(min=0) * place
         return torch.exp(-2.0 * (distance / self.window).square())

@@ -11,6 +11,7 @@ from transformers.activations import ACT2FN
 
 from attnkit.attention import normalizers, patterns, positions, scorers
 from attnkit.attention.backends import FASTEST_FIRST, obstacle
+from attnkit.attention.patterns import shape_of_pattern
 from attnkit.errors import UsageError, nearest
 
 SHAPE = {"num_heads", "num_key_value_heads", "head_dim", "max_positions", "hidden_size", "causal"}
@@ -102,7 +103,7 @@ def part_problems(config: Any) -> Iterator[str]:
         "normalizer", normalizers, config.normalizer, config.normalizer_options, {"num_heads": heads["num_heads"]}
     )
     for name, options in config.all_patterns():
-        yield from problems_of_part("pattern", patterns, name, options, heads if name == "local_p" else {})
+        yield from problems_of_part("pattern", patterns, name, options, shape_of_pattern(name, **heads))
     stack = {"hidden_size": config.hidden_size, "causal": config.architecture == "decoder"}
     yield from problems_of_part("position", positions, config.position, config.position_options, heads | keys | stack)
 

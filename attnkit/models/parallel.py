@@ -16,7 +16,7 @@ from transformers.distributed.tensor_parallel import TensorParallelLayer
 
 from attnkit.attention import PairwiseScorer, Position, normalizers, patterns, positions, scorers
 from attnkit.attention.normalizers import Normalizer
-from attnkit.attention.patterns import LocalP
+from attnkit.attention.patterns import WeighingPattern
 
 PER_HEAD = "attnkit_per_head"
 
@@ -52,8 +52,9 @@ def tensor_obstacle(config: Any, num_processes: int = 1) -> str | None:
             return f"scorer {name!r} reads its parameters once more in the backward pass, when they are not at hand"
     if normalizers[config.normalizer].sink is not Normalizer.sink:
         return f"normalizer {config.normalizer!r} has a number per head that is not divided"
-    if any(issubclass(patterns[name], LocalP) for name, _ in config.all_patterns()):
-        return "pattern 'local_p' has parameters per head that are not divided"
+    for name, _ in config.all_patterns():
+        if issubclass(patterns[name], WeighingPattern):
+            return f"pattern {name!r} has parameters per head that are not divided"
     position = positions[config.position]
     if position.per_layer or position.bias is not Position.bias:
         return f"position {config.position!r} has a term per head that is not divided"

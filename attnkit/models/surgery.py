@@ -1,7 +1,7 @@
 """Another scorer in a trained model, started as close to the old one as the algebra allows."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,12 +15,6 @@ from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.models.stack import AttnKitPreTrainedModel
 
 Model = TypeVar("Model", bound=AttnKitPreTrainedModel)
-
-# Options with which a scorer starts nearest to q·k/√d, where its own defaults aim at something else.
-NEAREST: dict[str, Callable[[int], dict[str, Any]]] = {
-    "gaussian": lambda head_dim: {"initial_width": head_dim**-0.25},  # w²q·k is q·k/√d; ‖k‖²w²/2 is what remains
-}
-UNSCALED = {"dot"}  # the others are, or start, on the scale of q·k/√d
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +47,8 @@ def replace_scorer(
     unknown = [depth for depth in depths if not 0 <= depth < config.num_all_layers]
     if unknown:
         raise UsageError(f"layers {unknown} do not exist: the model has {config.num_all_layers}, counted from 0")
-    nearest = NEAREST[scorer](config.head_dim) if scorer in NEAREST else {}
-    changed = change_config(config, scorer, nearest | (scorer_options or {}), depths)
+    options = scorers[scorer].nearest_to_scaled_dot(config.head_dim) | (scorer_options or {})
+    changed = change_config(config, scorer, options, depths)
     with torch.random.fork_rng():  # the caller's random numbers are not ours to use
         fresh: Any = type(model)(changed)
     other = fresh.to(device=model.device, dtype=model.dtype)
@@ -104,7 +98,7 @@ def attentions(model: AttnKitPreTrainedModel) -> list[tuple[str, Attention]]:
 @torch.no_grad()
 def rescale(name: str, attention: Attention, config: AttnKitConfig, *, old: str, new: str) -> list[str]:
     """Move a factor of the score that one of two scorers has and the other has not into the queries."""
-    power = (new not in UNSCALED) - (old not in UNSCALED)
+    power = scorers[old].unscaled - scorers[new].unscaled
     if power == 0 or config.position == "transformer_xl" or attention.k_proj is None:
         return []  # there the query meets more than keys, or is the key
     for parameter in attention.q_proj.parameters():
@@ -127,7 +121,3 @@ def centred_scores(attention: Attention, scorer: Scorer, states: Tensor) -> Tens
     query, (key, _) = attention.split_heads(attention.q_proj(states)), attention.project(states)
     scores = scorer(query, key)
     return scores - scores.mean(-1, keepdim=True)
-
-
-assert not UNSCALED - scorers.keys()
-assert not NEAREST.keys() - scorers.keys()

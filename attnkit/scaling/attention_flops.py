@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attnkit.attention import Normalizer, PairwiseScorer, Pattern, Position, Scorer
 from attnkit.attention.backends import TILE_ELEMENTS
-from attnkit.attention.patterns import LocalP
+from attnkit.attention.patterns import WeighingPattern
 from attnkit.scaling.parts import Cost, cost_of, num_parameters, places
 from attnkit.scaling.subject import FilledConfig
 
@@ -136,7 +136,7 @@ class Layer:
         if not self.normalizer.cancels_query_term:
             term = cost_of(lambda it: scorer.query_term(position.content_query(it)), *of_query)
         pattern = self.pattern
-        if isinstance(pattern, LocalP):
+        if isinstance(pattern, WeighingPattern):
             counts, at_keys = torch.ones(1, 1, self.queries, 1, device="meta"), places(0, self.keys)
             window = cost_of(lambda it: pattern.window_weight(it, counts, at_keys), *of_query)
         return (

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnkit.attention import Normalizer, Pattern, Position, Scorer, normalizers, patterns, positions, scorers
+from attnkit.attention.patterns import shape_of_pattern
 from attnkit.scaling.subject import FilledConfig
 
 
@@ -37,7 +38,7 @@ def build_normalizer(config: FilledConfig) -> Normalizer:
 
 def build_pattern(config: FilledConfig, name: str, options: dict[str, Any]) -> Pattern:
     """A pattern of the config's shapes, without memory."""
-    shape = {"num_heads": config.num_attention_heads, "head_dim": config.head_dim} if name == "local_p" else {}
+    shape = shape_of_pattern(name, num_heads=config.num_attention_heads, head_dim=config.head_dim)
     with torch.device("meta"):
         return patterns[name](**shape, **options)
 

@@ -32,6 +32,9 @@ class Scorer(nn.Module, ABC):
     compares: bool = True
     """The score compares query and key. Where it does not, a rotation of both could not tell their distance."""
 
+    unscaled: bool = False
+    """The score is, or starts, on the scale of q · k rather than on that of q · k / √d."""
+
     without_gradient: dict[str, str] = {}
     """Parameters that get no gradient under a normalizer that cancels the query term, and why."""
 
@@ -48,6 +51,11 @@ class Scorer(nn.Module, ABC):
     def max_trained(self) -> int | None:
         """Positions that have parameters of their own; None where the score can be computed at any position."""
         return None
+
+    @classmethod
+    def nearest_to_scaled_dot(cls, head_dim: int) -> dict[str, Any]:
+        """Options with which the score starts nearest to q · k / √d, where its defaults aim at something else."""
+        return {}
 
     def map_query(self, query: Tensor, positions: Tensor) -> Tensor:
         """[B, H, Q, D] and positions [B, Q] -> [B, H, Q, M]."""

@@ -1,7 +1,7 @@
 """Scores that compare directions or distances of query and key."""
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -108,6 +108,10 @@ class Gaussian(Scorer):
             init.constant_(self.weight, self.initial_width)
         elif self.width == "mahalanobis":
             init.copy_(self.weight, torch.eye(self.head_dim).expand_as(self.weight) * self.initial_width)
+
+    @classmethod
+    def nearest_to_scaled_dot(cls, head_dim: int) -> dict[str, Any]:
+        return {"initial_width": head_dim**-0.25}  # w²q·k is q·k/√d; ‖k‖²w²/2 is what remains
 
     def map_query(self, query: Tensor, positions: Tensor) -> Tensor:
         query, precision = self.measured(query), self.precision(query)

@@ -17,6 +17,8 @@ class Dot(Scorer):
     score(q, k) = q · k
     """
 
+    unscaled = True
+
 
 @scorers.register("scaled_dot")
 class ScaledDot(Scorer):
