@@ -227,10 +227,14 @@ def paths_of(entry: str) -> list[Path] | None:
         if not paths:
             raise UsageError(f"{entry}: no file matches this pattern; check it and the folder it starts from")
         return paths
-    # A suffix of letters is that of a file; `org/corpus-1.5` is a name.
-    if HUB_NAME.fullmatch(entry) and not path.suffix[1:2].isalpha():
+    if may_be_on_hub(entry):
         return None
     raise UsageError(f"{entry}: there is no such file or folder; {_remedy(path)}")
+
+
+def may_be_on_hub(entry: str) -> bool:
+    """Whether an entry looks like a hub name: a suffix of letters is that of a file; `org/corpus-1.5` is a name."""
+    return HUB_NAME.fullmatch(entry) is not None and not Path(entry).suffix[1:2].isalpha()
 
 
 def _hidden(file: Path, folder: Path) -> bool:

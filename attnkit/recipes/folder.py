@@ -1,6 +1,5 @@
 """What every training run keeps in its folder: resolved config and tokenizer first, model and summary at the end."""
 
-import glob
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
@@ -12,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from attnkit.config.load import load
 from attnkit.config.runs import FinetuneRun, PretrainRun
 from attnkit.config.save import save
-from attnkit.data.sources import PYTHON_DOCS, DataConfig
+from attnkit.data.sources import PYTHON_DOCS, DataConfig, may_be_on_hub
 from attnkit.errors import UsageError
 from attnkit.files.saved import CONFIG, MODEL
 from attnkit.models import AttnKitConfig
@@ -60,7 +59,8 @@ def absolute_data(data: Data) -> Data:
         if not isinstance(source, str):
             return source  # the reader of the data says what is wrong with it
         path = Path(source).expanduser()
-        is_local = source != PYTHON_DOCS and (path.exists() or glob.has_magic(source))
+        # Prepared rows are those of a file even where it is gone.
+        is_local = source.strip() and source != PYTHON_DOCS and (path.exists() or not may_be_on_hub(source))
         return str(path.absolute()) if is_local else source
 
     return replace(data, **{key: absolute(value) for key, value in vars(data).items() if is_path(key)})

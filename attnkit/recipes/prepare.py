@@ -4,7 +4,7 @@ from pathlib import Path
 
 from attnkit.config.runs import PretrainRun
 from attnkit.data.objectives import objectives
-from attnkit.data.prepared import damaged_shards, differences, other_rows, read_manifest, write_prepared
+from attnkit.data.prepared import differences, other_rows, read_manifest, write_prepared
 from attnkit.errors import UsageError
 from attnkit.recipes.folder import absolute_data, tokenizer_path
 from attnkit.recipes.text import (
@@ -50,7 +50,6 @@ def prepare(run: PretrainRun) -> str:
         said = "prepared"
     else:
         found = differences(manifest, documents, tokenizer, objective=objective)
-        found += [f"{name} is damaged" for name in damaged_shards(folder, manifest)]
         if found:
             raise other_rows(folder, found)
         said = "kept, since it holds just these rows"

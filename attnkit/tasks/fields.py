@@ -14,6 +14,11 @@ from attnkit.errors import UsageError
 Read = Callable[[Row, str], Any]
 """(row, column) -> what the task uses; raises `UsageError` that begins with the place of the row."""
 
+LARGEST = 1e18  # a number whose square single precision still holds
+WIDTH = 60  # characters of a value that an error shows
+
+LIST_OF_TEXTS = '["a text", "another"]'
+
 INSIDE = re.compile(r"(.+)\[(.+)\]")
 
 
@@ -46,6 +51,12 @@ class Field:
         return self.read((place, {self.column: holder[inside[2]]}), self.column)
 
 
+def shown(value: Any) -> str:
+    """A value as an error shows it: not more of it than a line holds."""
+    found = repr(value)
+    return found if len(found) <= WIDTH else f"{found[:WIDTH]} …"
+
+
 def text(row: Row, column: str) -> str:
     """A text that is more than white space."""
     found = text_of(row, column)
@@ -74,7 +85,7 @@ def label(names: Sequence[str] | None) -> Read:
             return found
         if not found.isdecimal() or int(found) >= len(names):
             raise UsageError(
-                f"{place}: column {column!r} holds {found!r}, no whole number below {len(names)}, the number of "
+                f"{place}: column {column!r} holds {shown(found)}, no whole number below {len(names)}, the number of "
                 "task.label_names"
             )
         return names[int(found)]
@@ -106,7 +117,9 @@ def words(row: Row, column: str) -> list[str]:
         raise UsageError(f"{place}: column {column!r} holds no word; fill in or remove the row")
     for word in found:
         if not isinstance(word, str) or not word.strip():
-            raise UsageError(f"{place}: column {column!r} holds {word!r} where a word should be; store words as text")
+            raise UsageError(
+                f"{place}: column {column!r} holds {shown(word)} where a word should be; store words as text"
+            )
     return [" ".join(word.split()) for word in found]
 
 
@@ -124,34 +137,41 @@ def tags(names: Sequence[str] | None) -> Read:
 
 
 def number(row: Row, column: str) -> float:
-    """A finite number, which may be stored as text."""
+    """A number that can be learnt, which may be stored as text."""
     place, values = row
     value = values[column]
     try:
-        found = float(value) if isinstance(value, int | float | str) else math.nan
-    except ValueError:
+        found = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
+    except (ValueError, OverflowError):
         found = math.nan
-    if not math.isfinite(found):
-        raise UsageError(f"{place}: column {column!r} holds {value!r}, which is no number; correct or remove the row")
+    if not abs(found) <= LARGEST:  # so that nan is none
+        raise UsageError(
+            f"{place}: column {column!r} holds {shown(value)}, which is no number of at most {LARGEST:g}; correct it, "
+            "scale the column, or remove the row"
+        )
     return found
 
 
 def texts(row: Row, column: str) -> list[str]:
     """A list of texts."""
     place, _ = row
-    value = parsed(row, column)
+    value = parsed(row, column, form=LIST_OF_TEXTS)
     if not isinstance(value, list):
-        raise UsageError(f"{place}: column {column!r} holds {type(value).__name__}, not a list of texts")
+        raise UsageError(
+            f"{place}: column {column!r} holds {shown(value)}, not a list of texts; write it as {LIST_OF_TEXTS}"
+        )
     return [text((place, {column: item}), column) for item in value]
 
 
-def parsed(row: Row, column: str) -> Any:
-    """A value that is no text: as it is, or from the JSON that a csv file holds in its place."""
+def parsed(row: Row, column: str, *, form: str) -> Any:
+    """A value that is no text: as it is, or from the JSON that a csv file holds in its place; `form` is an example."""
     place, values = row
     value = values[column]
     if not isinstance(value, str):
         return value
     try:
         return json.loads(value)
-    except ValueError as error:
-        raise UsageError(f"{place}: column {column!r} holds text that is no JSON ({error})") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(
+            f"{place}: column {column!r} holds {shown(value)}, which is no JSON ({error}); write it as {form}"
+        ) from error

@@ -4,14 +4,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any, final
 
 import torch
+from jinja2 import TemplateError
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from attnkit.data.readers import Row as FileRow
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, first_line
 from attnkit.models.loss import IGNORED
 from attnkit.tasks.base import Answer, Task, TaskConfig, tasks
 from attnkit.tasks.examples import Example, ExamplesConfig
-from attnkit.tasks.fields import Field, any_text, parsed, text
+from attnkit.tasks.fields import Field, any_text, parsed, shown, text
 from attnkit.tasks.generation import Writing, likelihoods
 from attnkit.tasks.rows import Row
 from attnkit.tasks.token_classification import require_offsets
@@ -23,6 +24,8 @@ TEMPLATE = (
     "{% if add_generation_prompt %}{{ '\\n' }}assistant:{% endif %}"
 )
 """The chat template of a tokenizer that has none; it is saved with the tokenizer."""
+
+CONVERSATION = '[{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]'
 
 Message = dict[str, str]
 
@@ -83,8 +86,13 @@ class Instruction(Task):
         return [{"role": "user", "content": asked}, *answer]
 
     def check(self, example: Example) -> Iterator[str]:
-        if self.messages(example)[-1]["role"] != "assistant":
-            yield "the last message is not the assistant's, so there is nothing to learn; end with an answer"
+        last = self.messages(example)[-1]
+        if last["role"] != "assistant" or not last["content"].strip():
+            column = self.messages_column or self.task.label_column
+            yield (
+                f"column {column!r}: the last message is no text of the assistant's, so there is nothing to learn; end "
+                "with an answer"
+            )
 
     def texts(self, examples: Sequence[Example]) -> list[str]:
         return [message["content"] for example in examples for message in self.messages(example)]
@@ -130,7 +138,14 @@ class Instruction(Task):
 
     def text_of(self, messages: list[Message], *, asks: bool = False) -> str:
         """A conversation as the template writes it; with `asks`, up to where the next answer begins."""
-        return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=asks))
+        try:
+            return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=asks))
+        except TemplateError as error:
+            roles = ", ".join(message["role"] for message in messages)
+            raise UsageError(
+                f"tokenizer.path: its chat_template takes no conversation of {roles} ({first_line(error)}): order the "
+                "messages as it wants them, or give it another chat_template"
+            ) from error
 
     def answer_spans(self, messages: list[Message]) -> list[tuple[int, int]]:
         """The first character of each answer and the one after it. Raises `UsageError` where templates do not nest."""
@@ -172,15 +187,22 @@ class Instruction(Task):
 
 def read_messages(row: FileRow, column: str) -> list[Message]:
     """A conversation: messages with a role and a content."""
-    value = parsed(row, column)
+    value = parsed(row, column, form=CONVERSATION)
     if not isinstance(value, list) or not value:
-        raise UsageError(f"{row[0]}: column {column!r} holds no list of messages")
+        raise UsageError(
+            f"{row[0]}: column {column!r} holds {shown(value)}, no list of messages; write it as {CONVERSATION}"
+        )
     for message in value:
         match message:
             case {"role": "system" | "user" | "assistant" | "tool", "content": str()}:
                 continue
         raise UsageError(
-            f"{row[0]}: column {column!r} holds {message!r}; a message is {{role: system, user or assistant, content: "
-            "text}"
+            f"{row[0]}: column {column!r} holds {shown(message)}; a message is {{role: system, user or assistant, "
+            "content: text}"
+        )
+    if value[0]["role"] == "assistant":
+        raise UsageError(
+            f"{row[0]}: column {column!r} begins with the assistant's message, which answers nothing; put a message of "
+            "the user before it"
         )
     return [{"role": message["role"], "content": message["content"]} for message in value]

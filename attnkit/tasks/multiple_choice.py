@@ -5,9 +5,10 @@ from typing import Any, final
 
 from transformers import AutoModelForMultipleChoice, PreTrainedTokenizerBase
 
+from attnkit.errors import UsageError
 from attnkit.tasks.base import Answer, Task, TaskConfig, tasks
 from attnkit.tasks.examples import Example, ExamplesConfig
-from attnkit.tasks.fields import Field, label, text, texts
+from attnkit.tasks.fields import Field, label, shown, text, texts
 from attnkit.tasks.rows import ChoicePadding, Collator, Row, tokenize
 
 
@@ -34,6 +35,8 @@ class MultipleChoice(Task):
         choice_columns: list | None = None,
     ) -> None:
         super().__init__(task, data)
+        if choice_columns is not None and len(choice_columns) < 2:
+            raise UsageError(f"task.options: choice_columns {choice_columns} must name two columns or more")
         self.choices_column, self.choice_columns = choices_column, choice_columns
 
     def fields(self) -> dict[str, Field]:
@@ -59,10 +62,10 @@ class MultipleChoice(Task):
     def check(self, example: Example) -> Iterator[str]:
         num_choices = len(self.choices(example))
         if num_choices < 2:
-            yield f"there are {num_choices} choices; give two or more"
+            yield f"column {self.choices_column!r} holds {num_choices} choices; give two or more"
         elif not example["label"].isdecimal() or int(example["label"]) >= num_choices:
             yield (
-                f"column {self.task.label_column!r} holds {example['label']!r}; a label is the place of the right "
+                f"column {self.task.label_column!r} holds {shown(example['label'])}; a label is the place of the right "
                 f"choice, from 0 to {num_choices - 1}"
             )
 
@@ -71,9 +74,13 @@ class MultipleChoice(Task):
         yield from self.unknown(train, setting="data.source")
 
     def unknown(self, examples: Sequence[Example], *, setting: str) -> Iterator[str]:
-        numbers = {len(self.choices(example)) for example in examples} - {self.num_choices}
-        if numbers:
-            found = ", ".join(map(str, [self.num_choices, *sorted(numbers)]))
+        yield from self.uneven(examples, {self.num_choices}, setting=setting)
+
+    def uneven(self, examples: Sequence[Example], numbers: set[int], *, setting: str) -> Iterator[str]:
+        """Examples that have not as many choices as each other, and as `numbers` say."""
+        numbers = numbers | {len(self.choices(example)) for example in examples}
+        if len(numbers) > 1:
+            found = ", ".join(map(str, sorted(numbers)))
             yield f"{setting}: texts differ in their number of choices ({found}); give each as many"
 
     def texts(self, examples: Sequence[Example]) -> list[str]:
@@ -83,6 +90,8 @@ class MultipleChoice(Task):
         return "the right choice"
 
     def encode(self, examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> list[Row]:
+        for problem in self.uneven(examples, set(), setting="data.source"):
+            raise UsageError(problem)
         choices = [self.choices(example) for example in examples]
         firsts = [example["text"] for example, given in zip(examples, choices, strict=True) for _ in given]
         flat = tokenize(tokenizer, firsts, [choice for given in choices for choice in given], max_length=max_length)

@@ -14,7 +14,7 @@ from attnkit.data.readers import Row as FileRow
 from attnkit.errors import UsageError
 from attnkit.tasks.base import Answer, Task, TaskConfig, tasks
 from attnkit.tasks.examples import Example, ExamplesConfig
-from attnkit.tasks.fields import Field, any_text, text
+from attnkit.tasks.fields import Field, any_text, shown, text
 from attnkit.tasks.rows import Row
 from attnkit.tasks.token_classification import require_offsets
 
@@ -73,21 +73,25 @@ class QuestionAnswering(Task):
         return str(example["text"])
 
     def check(self, example: Example) -> Iterator[str]:
-        answers, context = example["answers"], example["text"]
+        answers, context, column = example["answers"], example["text"], f"column {self.task.label_column!r}"
         if not answers and not self.no_answer:
-            yield "there is no answer; fill it in, or set task.options.no_answer true"
+            yield f"{column}: there is no answer; fill it in, or set task.options.no_answer true"
         for number, (answer, start) in enumerate(answers):
             if start is None and context.count(answer) != 1:
                 yield (
-                    f"the answer occurs {context.count(answer)} times in the text; give it as "
+                    f"{column}: the answer occurs {context.count(answer)} times in the text; give it as "
                     "{text: [...], answer_start: [...]}"
                 )
             elif start is None:
                 answers[number] = (answer, context.index(answer))
             elif not 0 <= start <= len(context) - len(answer):
-                yield f"an answer lies outside the text: {len(answer)} characters from {start} of {len(context)}"
+                yield (
+                    f"{column}: an answer lies outside the text: {len(answer)} characters from {shown(start)} of "
+                    f"{len(context)}; correct answer_start"
+                )
             elif context[start : start + len(answer)] != answer:
-                yield f"the text has {context[start : start + len(answer)]!r} where the answer is said to be {answer!r}"
+                found = shown(context[start : start + len(answer)])
+                yield f"{column}: the text has {found} where the answer is said to be {shown(answer)}; correct it"
 
     def texts(self, examples: Sequence[Example]) -> list[str]:
         return [text for example in examples for text in (example["text"], example["question"])]
@@ -132,8 +136,9 @@ class QuestionAnswering(Task):
         room = max_length - max(map(len, questions)) - tokenizer.num_special_tokens_to_add(pair=True)
         if self.stride >= room:
             raise UsageError(
-                f"task.options.stride: {self.stride} has to be less than the {room} tokens that data.sequence_length "
-                f"{max_length} leaves for the text beside the longest question: lower the one or raise the other"
+                f"task.options.stride: {self.stride} has to be less than the {max(room, 0)} tokens that "
+                f"data.sequence_length {max_length} leaves for the text beside the longest question: lower the one, "
+                "raise the other, or shorten the question"
             )
 
     def outcomes(self, rows: list[Row], *, batch: dict[str, Any], output: Any, model: Any) -> list[Any]:
@@ -204,15 +209,15 @@ def read_answers(row: FileRow, column: str) -> list[tuple[str, int | None]]:
             return [(answer, None)] if answer.strip() else []
         try:
             value = json.loads(answer)
-        except ValueError:
+        except (ValueError, RecursionError):
             return [(answer, None)]
     match value:
         case {"text": list() as found, "answer_start": list() as starts} if len(found) == len(starts):
-            if all(isinstance(it, str) and it for it in found) and all(isinstance(it, int) for it in starts):
+            if all(isinstance(it, str) and it for it in found) and all(type(it) is int for it in starts):
                 return list(zip(found, starts, strict=True))
     raise UsageError(
-        f"{place}: column {column!r} holds no answers: give a text, or {{text: [...], answer_start: [...]}} with as "
-        "many starts as texts"
+        f"{place}: column {column!r} holds {shown(value)}, which is no answer; give a text, or {{text: [...], "
+        "answer_start: [...]} with as many whole numbers as texts"
     )
 
 

@@ -47,7 +47,8 @@ class TokenClassification(LabelTask):
 
     def check(self, example: Example) -> Iterator[str]:
         if len(example["words"]) != len(example["tags"]):
-            yield "there are not as many tags as words; give one tag for each word"
+            columns = f"columns {self.data.text_column!r} and {self.task.label_column!r}"
+            yield f"{columns}: there are not as many tags as words; give one tag for each word"
 
     def labels_of(self, example: Example) -> list[str]:
         return list(example["tags"])

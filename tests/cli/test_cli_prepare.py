@@ -109,13 +109,6 @@ def test_files_that_changed_since_are_noticed(
         own_text.write_bytes(content)
 
 
-def damage_shard(folder: Path) -> None:
-    shard = sorted(folder.glob("train-*.arrow"))[0]
-    content = bytearray(shard.read_bytes())
-    content[len(content) // 2] ^= 1
-    shard.write_bytes(content)
-
-
 DAMAGE = {
     r"train-0-00000.arrow is missing; delete it and run": lambda folder: (folder / "train-0-00000.arrow").unlink(),
     r"train-0-00000.arrow has \d+ bytes instead of \d+": lambda folder: (folder / "train-0-00000.arrow").write_bytes(
@@ -123,8 +116,7 @@ DAMAGE = {
     ),
     r"manifest.json is damaged .*; delete it and run": lambda folder: (folder / "manifest.json").write_text("{"),
     r"has no manifest.json, so it is no prepared folder": lambda folder: (folder / "manifest.json").unlink(),
-    r"has format 0, not 1": lambda folder: (folder / "manifest.json").write_text('{"format": 0}'),
-    r"train-0-00000.arrow is damaged": damage_shard,
+    r"has format 0, not 2": lambda folder: (folder / "manifest.json").write_text('{"format": 0}'),
 }
 
 
@@ -134,6 +126,34 @@ def test_damage_is_named(match: str, common: list, copied: Path, cli: Cli) -> No
     code, _, errors = cli("prepare", *common, "--data.prepared", copied)
     assert (code, len(errors)) == (2, 1)
     assert re.search(match, errors[0])
+
+
+def test_one_bit_of_any_file_is_noticed(common: list, copied: Path, cli: Cli, tmp_path: Path) -> None:
+    files = [path for path in copied.rglob("*") if path.is_file()]
+    assert len(files) >= 5
+    for path in files:
+        whole = path.read_bytes()
+        for place in (len(whole) // 3, len(whole) - 2):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+            for verb in ("pretrain", "prepare"):
+                output = ["--training.output_dir", tmp_path / "run"]
+                code, _, errors = cli(verb, *common, "--data.prepared", copied, *output)
+                assert (code, len(errors)) == (2, 1)
+                assert re.search(rf"data.prepared: {path} is damaged.*; delete it and run", errors[0])
+        path.write_bytes(whole)
+    assert not (tmp_path / "run").exists()
+
+
+def test_rows_outlive_their_text(
+    common: list, rows: Path, own_text: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = own_text.rename(own_text.with_suffix(".away"))
+    monkeypatch.chdir(own_text.parent)
+    try:
+        flags = ["--data.source", own_text.name, "--training.output_dir", tmp_path / "run"]
+        assert cli("pretrain", *common, "--data.prepared", rows, *flags)[0] == 0
+    finally:
+        hidden.rename(own_text)
 
 
 def test_a_folder_is_needed_and_is_not_a_file(common: list, own_text: Path, cli: Cli, tmp_path: Path) -> None:
@@ -177,6 +197,6 @@ def test_rows_may_lie_in_many_shards(
 
 
 def test_a_manifest_says_what_it_lacks(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text('{"format": 1, "files": [], "shards": [{}]}')
-    with pytest.raises(UsageError, match=r"manifest.json is damaged \(.*missing"):
+    (tmp_path / "manifest.json").write_text('{"format": 2, "files": [], "shards": [{}]}')
+    with pytest.raises(UsageError, match=r"manifest.json is damaged \(its checksum is another one"):
         prepared_module.read_manifest(tmp_path)

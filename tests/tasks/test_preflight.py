@@ -1,13 +1,15 @@
 """Every fault of every file is said at once, each with its places, before anything is trained."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from attnkit.errors import UsageError
-from attnkit.tasks import ExamplesConfig, TaskConfig, load_examples, make_task
+from attnkit.tasks import ExamplesConfig, TaskConfig, load_examples, make_task, tasks
+from attnkit.tasks.examples import read_examples
 
 
 def write(path: Path, *rows: dict[str, Any]) -> str:
@@ -66,10 +68,10 @@ def test_a_fault_of_many_rows_is_one_line(tmp_path: Path) -> None:
         ({"name": "token_classification"}, {"label": "O O O"}, "there are not as many tags as words"),
         ({"name": "token_classification"}, {"text": []}, "column 'text' holds no word"),
         ({"name": "token_classification"}, {"text": ["a", " "]}, "column 'text' holds ' ' where a word should be"),
-        ({"name": "multiple_choice"}, {"choices": ["a"]}, "there are 1 choices; give two or more"),
+        ({"name": "multiple_choice"}, {"choices": ["a"]}, "column 'choices' holds 1 choices; give two or more"),
         ({"name": "multiple_choice"}, {"choices": ["a", "b"], "label": 2}, "from 0 to 1"),
-        ({"name": "multiple_choice"}, {"choices": "a"}, "column 'choices' holds text that is no JSON"),
-        ({"name": "multiple_choice"}, {"choices": {}}, "column 'choices' holds dict, not a list of texts"),
+        ({"name": "multiple_choice"}, {"choices": "a"}, "column 'choices' holds 'a', which is no JSON"),
+        ({"name": "multiple_choice"}, {"choices": {}}, "column 'choices' holds {}, not a list of texts; write it as"),
         ({"name": "question_answering"}, {"question": "?", "label": "dog"}, "the answer occurs 0 times"),
         (
             {"name": "question_answering"},
@@ -79,7 +81,7 @@ def test_a_fault_of_many_rows_is_one_line(tmp_path: Path) -> None:
         (
             {"name": "question_answering"},
             {"question": "?", "label": {"text": ["one"], "answer_start": []}},
-            "column 'label' holds no answers",
+            "which is no answer; give a text, or {text: [...], answer_start: [...]}",
         ),
         ({"name": "sequence_to_sequence", "label_column": "a[de]"}, {"a": {"en": "x"}}, "no mapping with 'de'"),
         ({"name": "classification", "label_names": ["n", "p"]}, {"label": 2}, "no whole number below 2"),
@@ -93,6 +95,44 @@ def test_every_task_says_what_is_wrong_with_a_row(
     assert any(line.startswith(f"{source}:1: ") and message in line for line in lines)
 
 
+TURNS = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "text"}]
+GOOD: dict[str, dict[str, Any]] = {
+    "classification": {"text": "one text", "label": "x"},
+    "multi_label": {"text": "one text", "label": ["x"]},
+    "regression": {"text": "one text", "label": 0.5},
+    "multiple_choice": {"text": "one text", "choices": ["a", "b"], "label": 1},
+    "token_classification": {"text": ["one", "text"], "label": ["O", "B-x"]},
+    "question_answering": {"text": "one text", "question": "?", "label": {"text": ["one"], "answer_start": [0]}},
+    "sequence_to_sequence": {"text": "one text", "label": "x"},
+    "instruction": {"messages": TURNS},
+}
+OPTIONS = {"instruction": {"messages_column": "messages"}}
+MALFORMED = [
+    *(None, -1, 10**400, True, 1.5, 1e39, float("nan"), float("inf"), {}, {"text": ["x"]}, [], [None], [1], [[]]),
+    *("", " ", "1e400", "[", "[" * 100_000, '{"a":' * 100_000, "{}", "null", "a\ud800b", ["a", ""], ["a"] * 100),
+    *({"text": ["one"], "answer_start": [at]} for at in (-1, 10**30, True, "0", None)),
+    *([{"role": "user"}], [{"role": ["user"], "content": "x"}], TURNS[:1], TURNS[1:]),
+    [*TURNS[:1], {**TURNS[1], "content": ""}],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", tasks)
+def test_whatever_a_column_holds_is_read_or_refused_with_its_place(name: str, tmp_path: Path) -> None:
+    task, refused = TaskConfig(name=name, options=OPTIONS.get(name, {})), 0
+    for column in GOOD[name]:
+        for value in MALFORMED:
+            source = write(tmp_path / "a.jsonl", *[GOOD[name]] * 2, {**GOOD[name], column: value})
+            examples, lines = read_examples(
+                source, task=make_task(task, ExamplesConfig()), data=ExamplesConfig(source=source)
+            )
+            refused += len(lines)
+            assert len(examples) + len(lines) == 3
+            for line in lines:
+                assert re.match(rf"{source}:3: columns? '\w+'[^\n]*;", line)
+                assert len(line) < 400
+    assert refused >= 20
+
+
 def test_choices_are_as_many_everywhere(tmp_path: Path) -> None:
     rows = [{"text": "t", "choices": list("abc"[:number]), "label": 0} for number in (2, 3)]
     (line,) = faults(
@@ -101,6 +141,15 @@ def test_choices_are_as_many_everywhere(tmp_path: Path) -> None:
         held_out_source=write(tmp_path / "b.jsonl", rows[1]),
     )
     assert line == "data.held_out_source: texts differ in their number of choices (2, 3); give each as many"
+
+
+def test_choices_are_as_many_where_no_answer_is_known() -> None:
+    task = make_task(TaskConfig(name="multiple_choice"), ExamplesConfig())
+    examples = [{"text": "t", "choices": list("abc"[:number])} for number in (2, 3)]
+    with pytest.raises(UsageError, match=r"data\.source: texts differ in their number of choices \(2, 3\)"):
+        task.encode(examples, None, max_length=8)  # type: ignore[arg-type]  # nothing is tokenized
+    with pytest.raises(UsageError, match=r"task\.options: choice_columns \['a'\] must name two columns or more"):
+        make_task(TaskConfig(name="multiple_choice", options={"choice_columns": ["a"]}), ExamplesConfig())
 
 
 def test_samples_cut_examples_and_not_classes(tmp_path: Path) -> None:

@@ -106,7 +106,9 @@ def test_no_answer_is_the_first_token_of_every_window() -> None:
     assert answer["probability"] > 0.5
     strict = qa(no_answer=True, stride=4, no_answer_threshold=100.0)
     assert strict.answers([example], rows=rows, outcomes=outcomes)[0]["prediction"] != ""
-    assert next(qa().check(example)).startswith("there is no answer; fill it in, or set task.options.no_answer true")
+    assert next(qa().check(example)).startswith(
+        "column 'answers': there is no answer; fill it in, or set task.options.no_answer true"
+    )
 
 
 @pytest.mark.parametrize(
@@ -192,7 +194,7 @@ def test_tags_that_name_no_entities() -> None:
     task = make_task(TaskConfig(name="token_classification", metrics=["tag_accuracy"]), ExamplesConfig())
     assert not list(task.learn([{"words": ["x", "y"], "tags": ["NN", "VB"]}]))
     assert list(task.check({"words": ["x"], "tags": ["NN", "VB"]})) == [
-        "there are not as many tags as words; give one tag for each word"
+        "columns 'text' and 'label': there are not as many tags as words; give one tag for each word"
     ]
 
 

@@ -154,6 +154,14 @@ def test_a_template_that_does_not_nest_is_refused(tokenizer: Any) -> None:
         task_of("instruction", tokenizer).row(TURNS, max_length=100)
 
 
+def test_a_template_that_takes_no_such_conversation_says_why(tokenizer: Any) -> None:
+    tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
+    with pytest.raises(
+        UsageError, match=r"chat_template takes no conversation of user.* \(roles must alternate\): order"
+    ):
+        task_of("instruction", tokenizer).row(TURNS, max_length=100)
+
+
 def test_instruction_and_input_are_one_message(tokenizer: Any) -> None:
     task = make_task(TaskConfig(name="instruction", text_pair_column="input"), ExamplesConfig())
     asked = task.messages({"text": "Sum up.", "text_pair": "A text.", "target": "T"})
@@ -163,7 +171,7 @@ def test_instruction_and_input_are_one_message(tokenizer: Any) -> None:
     assert task.fields()["messages"] == Field(
         column="turns", setting="task.options.messages_column", read=read_messages
     )
-    assert next(task.check({"messages": TURNS[:3]})).startswith("the last message is not the assistant's")
+    assert "column 'turns': the last message is no text of the" in next(task.check({"messages": TURNS[:3]}))
     assert read_messages(("a:1", {"turns": json.dumps(TURNS)}), "turns") == TURNS
     for wrong in ([], "[]", [{"role": "cat", "content": "x"}], [{"role": "user"}]):
         with pytest.raises(UsageError, match=r"a:1: column 'turns' holds .*message"):
