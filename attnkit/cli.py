@@ -119,6 +119,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         complain(error)
         return USAGE_ERROR
+    except Exception as error:  # code of the user's own may raise whatever it likes
+        fault = import_module("attnkit.files.imports").fault_of_own_code(error)
+        if fault is None:
+            raise
+        complain(fault)
+        return USAGE_ERROR
     except Stopped as stopped:
         said = f"stopped by {stopped} outside of training: nothing is lost, and the same command starts or goes on"
     except KeyboardInterrupt:

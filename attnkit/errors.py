@@ -1,7 +1,10 @@
 """The one exception for a user's mistake, and the words that name the nearest remedy."""
 
+import inspect
+import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class UsageError(ValueError):
@@ -27,6 +30,28 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
 def first_line(error: BaseException) -> str:
     """The first line of what a library says, for errors that have to fit on one."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def in_one_line(error: BaseException) -> str:
+    """The kind of an error and all that it says, for errors in code that is not ours."""
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}{said and f': {said}'}"
+
+
+def place_of_error(error: BaseException, file: str) -> str:
+    """`file:line`, the last line of a file on the way to an error, or else the last that is not ours."""
+    frames = traceback.extract_tb(error.__traceback__)[::-1]
+    others = [it for it in frames if not Path(it.filename).is_relative_to(Path(__file__).parent)]
+    frame = next((it for it in frames if it.filename == file), [*others, *frames][0])
+    return f"{frame.filename}:{frame.lineno}"
+
+
+def place_of_class(cls: type) -> str:
+    """`file:line` where a class is defined, or its module where that was typed into an interpreter."""
+    try:
+        return f"{inspect.getsourcefile(cls)}:{inspect.getsourcelines(cls)[1]}"
+    except (OSError, TypeError):
+        return cls.__module__
 
 
 def at_least(minimum: float, part: str, **options: float | None) -> None:

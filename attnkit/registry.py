@@ -1,7 +1,8 @@
 """A registry is a dictionary from names to final classes, filled by a decorator."""
 
+import inspect
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from attnkit.errors import UsageError, nearest
 
@@ -10,24 +11,47 @@ C = TypeVar("C", bound=type)
 
 
 class Registry(dict[str, type[T]]):
-    """The parts of one family by name, e.g. `scorers`.
+    """The parts of one family by name, e.g. `scorers`; each is a final class on the abstract class of its family.
 
-    `@scorers.register("dot")` adds a class and `scorers["dot"]` returns it. An unknown name raises `UsageError` with
-    the nearest known names; a name that is taken raises `ValueError`.
+    `@scorers.register("dot")` adds a class and `scorers["dot"]` returns it. `UsageError` is raised for an unknown name,
+    with the nearest known ones, for a name that is taken, and for a class that could not be used.
     """
 
-    def __init__(self, family: str) -> None:
+    def __init__(self, family: str, base: Any) -> None:
         super().__init__()
         self.family = family
+        self.base = base
 
     def register(self, name: str) -> Callable[[C], C]:
+        if not isinstance(name, str):
+            raise UsageError(f'a {self.family} is registered under a name: write register("name") above its class')
+
         def add(cls: C) -> C:
             if name in self:
-                raise ValueError(f"{self.family} {name!r} is already registered as {self[name].__qualname__}")
+                raise UsageError(f"{self.family} {name!r} is already registered as {self[name].__qualname__}")
+            if problem := self.unfit(cls):
+                raise UsageError(f"{self.family} {name!r}: {problem}")
             self[name] = cls
             return cls
 
         return add
+
+    def unfit(self, cls: type) -> str | None:
+        """Why a class is no part of the family that can be built, None if it is one."""
+        base, named = self.base, self.base.__qualname__
+        if not (isinstance(cls, type) and issubclass(cls, base)):
+            return f"{cls!r} is no {named}: write it as a class with {named} as its base"
+        if inspect.isabstract(cls):
+            methods = ", ".join(sorted(vars(cls)["__abstractmethods__"]))
+            return f"{cls.__qualname__} does not define what every {named} does: {methods}"
+        parameters = inspect.signature(base).parameters.values()
+        words = [None for it in parameters if it.kind is it.POSITIONAL_OR_KEYWORD]
+        keys = {it.name: None for it in parameters if it.kind is it.KEYWORD_ONLY}
+        try:
+            inspect.signature(cls).bind_partial(*words, **keys)
+        except TypeError as error:
+            return f"{cls.__qualname__}.__init__ {error}: let it take what that of {named} takes, and hand it on"
+        return None
 
     def __missing__(self, name: str) -> type[T]:
         raise UsageError(f"unknown {self.family} {name!r}: {nearest(name, self)}")

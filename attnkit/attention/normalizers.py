@@ -41,7 +41,7 @@ class Normalizer(nn.Module, ABC):
         """Set every parameter and buffer of the class to its initial value."""
 
 
-normalizers: Registry[Normalizer] = Registry("normalizer")
+normalizers: Registry[Normalizer] = Registry("normalizer", Normalizer)
 
 
 @normalizers.register("softmax")

@@ -57,7 +57,7 @@ class WeighingPattern(Pattern, ABC):
         [B or 1, 1, Q, K] -> factors of the weights [B, H, Q, K]."""
 
 
-patterns: Registry[Pattern] = Registry("pattern")
+patterns: Registry[Pattern] = Registry("pattern", Pattern)
 
 
 def shape_of_pattern(name: str, *, num_heads: int, head_dim: int) -> dict[str, int]:

@@ -85,7 +85,7 @@ class Position(nn.Module, ABC):
         """Set every parameter and buffer of the class to its initial value."""
 
 
-positions: Registry[Position] = Registry("position")
+positions: Registry[Position] = Registry("position", Position)
 
 
 @positions.register("none")

@@ -1,5 +1,6 @@
 """From files and flags to a run: every key and every value is checked, and all that is wrong is said at once."""
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -46,6 +47,12 @@ def load(run_class: type[Run], arguments: Sequence[str], *, words: Sequence[str]
     if reading.problems:
         raise UsageError("\n".join(dict.fromkeys(reading.problems)))
     return run
+
+
+def load_saved(run_class: type[Run], folder: Path, *, imports: Sequence[str]) -> Run:
+    """The run that a folder holds the config of; what is imported already need not be where it was."""
+    words = [f"--{IMPORTS}={json.dumps(list(imports))}"] if imports else []
+    return load(run_class, ["--config", str(folder / CONFIG), *words])
 
 
 class Reading:

@@ -60,7 +60,7 @@ class Packing(ABC):
         )
 
 
-packings: Registry[Packing] = Registry("packing")
+packings: Registry[Packing] = Registry("packing", Packing)
 
 
 @final

@@ -93,7 +93,7 @@ class DataFile(ABC):
                 raise UsageError(f"{place}: has {present.count(column)} columns named {column!r}; rename all but one")
 
 
-readers: Registry[DataFile] = Registry("file type")
+readers: Registry[DataFile] = Registry("file type", DataFile)
 
 
 @final

@@ -7,7 +7,10 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, in_one_line, place_of_error
+
+IMPORTED: set[str] = set()
+"""Files, and folders of packages, that hold the user's own code."""
 
 
 def absolute(entry: str, folder: Path) -> str:
@@ -16,9 +19,11 @@ def absolute(entry: str, folder: Path) -> str:
 
 
 def not_replaced(remembered: Sequence[str], *, given: Sequence[str]) -> list[str]:
-    """The imports that a saved run remembers, without those in whose place a file of the same name is given."""
+    """The imports that a saved run remembers, without those in whose place something is given: a file of the same name,
+    or, for a file that is gone, anything."""
     names = {Path(entry).name for entry in given}
-    return [entry for entry in remembered if Path(entry).name not in names]
+    gone = [entry for entry in remembered if given and entry.endswith(".py") and not Path(entry).exists()]
+    return [entry for entry in remembered if Path(entry).name not in names and entry not in gone]
 
 
 def import_part(entry: str) -> None:
@@ -27,32 +32,51 @@ def import_part(entry: str) -> None:
     Raises `UsageError` if there is none, if it fails or exits (with the line of it that did), or if another module has
     its name.
     """
+    is_file = entry.endswith(".py")
+    if is_file:
+        _check_file(Path(entry))
+    elif not all(word.isidentifier() for word in entry.split(".")):
+        said = "is the name of no module: name an installed module or a file ending in .py"
+        raise UsageError(f"imports: {entry!r} {said}")
     try:
-        if entry.endswith(".py"):
+        if is_file:
             _import_file(Path(entry))
-        elif not all(word.isidentifier() for word in entry.split(".")):
-            raise UsageError(f"{entry!r} is the name of no module: name an installed module or a file ending in .py")
+            IMPORTED.add(entry)
         else:
-            importlib.import_module(entry)
-    except UsageError as error:
-        raise UsageError(f"imports: {error}") from error
+            module = vars(importlib.import_module(entry))
+            IMPORTED.update([*module.get("__path__", []), *filter(None, [module.get("__file__")])])
     except ModuleNotFoundError as error:
         raise UsageError(f"imports: {entry}: {error}: name an installed module or a file ending in .py") from error
     except SyntaxError as error:
         raise UsageError(f"imports: {error.filename}:{error.lineno}: {error.msg}") from error
     except (Exception, SystemExit) as error:
-        said = " ".join(str(error).split())
-        raise UsageError(f"imports: {_place(error, entry)}: {type(error).__name__}{said and f': {said}'}") from error
+        said = str(error) if isinstance(error, UsageError) else in_one_line(error)
+        raise UsageError(f"imports: {place_of_error(error, entry)}: {said}") from error
+
+
+def fault_of_own_code(error: Exception) -> UsageError | None:
+    """An error that came out of what was imported here, in one line that names its place; None for any other."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if any(file.is_relative_to(own) for own in IMPORTED):
+            return UsageError(f"imports: {file}:{frame.lineno}: {in_one_line(error)}")
+        if file.is_relative_to(Path(__file__).parents[1]):
+            return None
+    return None
+
+
+def _check_file(path: Path) -> None:
+    """Raise `UsageError` if there is no such file, or if another module has its name."""
+    if not path.is_file():
+        raise UsageError(f"imports: {path}: no such file: put it back, or give its new place as --imports FILE")
+    if path.stem in sys.modules and vars(sys.modules[path.stem]).get("__file__") != str(path):
+        raise UsageError(f"imports: {path}: a module named {path.stem!r} is loaded already: rename the file")
 
 
 def _import_file(path: Path) -> None:
     name = path.stem
-    if not path.is_file():
-        raise UsageError(f"{path}: no such file: put it back, or give its new place as --imports FILE")
     if name in sys.modules:
-        if vars(sys.modules[name]).get("__file__") == str(path):
-            return
-        raise UsageError(f"{path}: a module named {name!r} is loaded already: rename the file")
+        return
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -63,10 +87,3 @@ def _import_file(path: Path) -> None:
     except BaseException:
         del sys.modules[name]
         raise
-
-
-def _place(error: BaseException, entry: str) -> str:
-    """The last line of the user's file on the way to an error; for a module, the line that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    frame = next((it for it in reversed(frames) if it.filename == entry), frames[-1])
-    return f"{frame.filename}:{frame.lineno}"

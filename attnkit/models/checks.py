@@ -2,16 +2,15 @@
 
 import inspect
 import math
-import traceback
 from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-import torch
 from transformers.activations import ACT2FN
 
 from attnkit.attention import normalizers, patterns, positions, scorers
 from attnkit.attention.backends import FASTEST_FIRST, obstacle
 from attnkit.attention.patterns import shape_of_pattern
+from attnkit.attention.trial import check_part
 from attnkit.errors import UsageError, nearest
 
 SHAPE = {"num_heads", "num_key_value_heads", "head_dim", "max_positions", "hidden_size", "causal"}
@@ -20,6 +19,8 @@ COUNTS += ("intermediate_size", "max_position_embeddings")
 LARGEST = 1e12  # of an option, and the least is its reciprocal: their squares are still numbers in fp32
 NOT_NEGATIVE = ("initializer_range", "norm_eps", "type_vocab_size")
 FACTORS = ("embedding_scale", "residual_scale", "output_scale")
+OPTIONS = {family: f"{family}_options" for family in ("scorer", "cross_scorer", "normalizer", "pattern", "position")}
+"""Where the options of a part stand, if they have a key of their own."""
 DROPOUTS = ("hidden_dropout", "embedding_dropout", "attention_dropout", "activation_dropout", "output_dropout")
 
 
@@ -94,42 +95,47 @@ def names_options(entry: dict[str, Any]) -> bool:
 
 
 def part_problems(config: Any) -> Iterator[str]:
-    """Unknown names and options, in every family of parts."""
+    """Unknown names and options, in every family of parts, and parts of the user's own that do not work."""
     heads = {"num_heads": config.num_attention_heads, "head_dim": config.head_dim}
     keys = {"num_key_value_heads": config.num_key_value_heads, "max_positions": config.max_position_embeddings}
-    for name, options in config.all_scorers():
-        yield from problems_of_part("scorer", scorers, name, options, heads | keys)
+    for name, options in config.own_scorers():
+        yield from problems_of_part(layer_key(config, "scorer"), scorers, name, options, heads | keys)
+    if config.is_encoder_decoder:
+        key = "scorer" if config.cross_scorer is None else "cross_scorer"
+        name, options = config.scorer_of_cross_attention(0)
+        yield from problems_of_part(key, scorers, name, options, heads | keys)
     yield from problems_of_part(
         "normalizer", normalizers, config.normalizer, config.normalizer_options, {"num_heads": heads["num_heads"]}
     )
     for name, options in config.all_patterns():
-        yield from problems_of_part("pattern", patterns, name, options, shape_of_pattern(name, **heads))
+        shape = shape_of_pattern(name, **heads)
+        yield from problems_of_part(layer_key(config, "pattern"), patterns, name, options, shape)
     stack = {"hidden_size": config.hidden_size, "causal": config.architecture == "decoder"}
     yield from problems_of_part("position", positions, config.position, config.position_options, heads | keys | stack)
 
 
+def layer_key(config: Any, family: str) -> str:
+    """The field that names the scorers, or the patterns, of the layers."""
+    return family if vars(config)[f"layer_{family}s"] is None else f"layer_{family}s"
+
+
 def problems_of_part(
-    family: str, registry: Any, name: str, options: dict[str, Any] | None, shape: dict[str, Any]
+    key: str, registry: Any, name: str, options: dict[str, Any] | None, shape: dict[str, Any]
 ) -> Iterator[str]:
-    """What is wrong with one part; building it without memory shows what its own constructor refuses."""
+    """What is wrong with one part, which `key` of the configuration names; using it once shows what it cannot."""
     try:
         part, options = registry[name], options or {}
     except UsageError as error:
-        yield str(error)
+        yield f"{key}: {error}"
         return
-    problems = [problem for key, value in options.items() for problem in option_problems(part, key, value)]
-    yield from (f"{family}_options: {problem}" for problem in problems)
+    problems = [problem for option, value in options.items() for problem in option_problems(part, option, value)]
+    yield from (f"{OPTIONS.get(key, key)}: {problem}" for problem in problems)
     if problems:
         return
     try:
-        with torch.device("meta"):
-            part(**shape, **options)
+        check_part(part, base=registry.base, shape=shape, options=options)
     except UsageError as error:
-        yield str(error)
-    except Exception as error:  # a part may be the user's own, and raise whatever its code does
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        yield f"{family} {name!r} cannot be built with options {options} ({frame.filename}:{frame.lineno}: {said})"
+        yield f"{key}: {error}"
 
 
 def option_problems(part: type, key: str, value: Any) -> Iterator[str]:
@@ -146,8 +152,12 @@ def option_problems(part: type, key: str, value: Any) -> Iterator[str]:
 
 def option_types(part: type) -> dict[str, Any]:
     """The options of a part with their types: the named arguments of its constructor that are no shapes."""
-    named = [p.name for p in inspect.signature(part).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    hints = get_type_hints(next(vars(cls)["__init__"] for cls in part.__mro__ if "__init__" in vars(cls)))
+    parameters = inspect.signature(part).parameters.values()
+    named = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    try:
+        hints = get_type_hints(next(vars(cls)["__init__"] for cls in part.__mro__ if "__init__" in vars(cls)))
+    except NameError:
+        hints = {}  # names that a file imports for type checkers alone
     return {name: hints.get(name, Any) for name in named if name not in SHAPE}
 
 
@@ -174,15 +184,16 @@ def choices(hint: Any) -> list[str]:
 def combination_problems(config: Any) -> Iterator[str]:
     """Parts that do not go together, each with the reason."""
     position = positions[config.position]
+    key = layer_key(config, "scorer")
     for name, _ in config.own_scorers():
         if scorers[name].knows_order and position.acts_on_scores:
             yield (
-                f"order enters twice: scorer {name!r} knows where a key stands, and position {config.position!r} says "
+                f"{key}: order enters twice: {name!r} knows where a key stands, and position {config.position!r} says "
                 "it again; use position 'none', 'learned' or 'sinusoidal'"
             )
         elif position.needs_comparison and not scorers[name].compares:
             yield (
-                f"position {config.position!r} works through the comparison of query and key, and scorer {name!r} "
+                f"position: {config.position!r} works through the comparison of query and key, and scorer {name!r} "
                 "makes none; use another position"
             )
     if config._attn_implementation is not None:

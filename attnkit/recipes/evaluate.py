@@ -61,7 +61,8 @@ def evaluate(run: EvaluateRun) -> str:
     if folder is not None and verb_of(folder) == "finetune":
         if is_mix(run.data.source):
             raise UsageError("data.source: a fine-tuned model reads no mix of sources; give files, folders or names")
-        return evaluate_finetuned(run.path, data=run.data, batch_size=run.training.per_device_batch_size)
+        size = run.training.per_device_batch_size
+        return evaluate_finetuned(run.path, data=run.data, batch_size=size, imports=run.imports)
     return evaluate_on_text(run)
 
 

@@ -156,6 +156,7 @@ def prepare(run: FinetuneRun, accelerator: Accelerator) -> Prepared:
     dropped = len(rows["train"]) - len(useful)
     if not useful:
         raise UsageError("data.sequence_length: no training row has a label to predict: raise it, or shorten the texts")
+    task.collator(tokenizer)(useful[:1])  # as in pretraining: what fails should do so before anything is written
     prepared = Prepared(
         run=resolve(run, model),
         task=task,

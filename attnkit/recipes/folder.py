@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from attnkit.config.load import load
+from attnkit.config.load import load_saved
 from attnkit.config.runs import FinetuneRun, PretrainRun
 from attnkit.config.save import save
 from attnkit.data.sources import PYTHON_DOCS, DataConfig, may_be_on_hub
@@ -68,10 +68,11 @@ def absolute_data(data: Data) -> Data:
 
 def check_same_run(run: PretrainRun | FinetuneRun, *, sections: Sequence[str]) -> None:
     """Raise `UsageError` if the folder to go on in holds a run that differs in one of these sections."""
-    path = Path(run.training.output_dir) / CONFIG
+    folder = Path(run.training.output_dir)
+    path = folder / CONFIG
     if not path.is_file():
         return
-    saved, now = asdict(load(type(run), ["--config", str(path)])), asdict(run)
+    saved, now = asdict(load_saved(type(run), folder, imports=run.imports)), asdict(run)
     changed = [
         f"{section}.{name} was {value!r} and is {now[section][name]!r}"
         for section in sections

@@ -1,16 +1,17 @@
 """A fine-tuned model on other examples: predictions where nothing is known, figures where the answers are."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from accelerate import Accelerator
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from attnkit.config.load import load
+from attnkit.config.load import load_saved
 from attnkit.config.runs import FinetuneRun
 from attnkit.data.sources import DataConfig
 from attnkit.errors import UsageError
-from attnkit.files.saved import CONFIG, run_folder
+from attnkit.files.saved import run_folder
 from attnkit.recipes.folder import absolute_data
 from attnkit.recipes.judge import BatchConfig, judge, make_rows, say_figures, write_predictions
 from attnkit.recipes.model import load_model
@@ -44,7 +45,7 @@ def predict(run: PredictRun) -> str:
     if run.output is not None and Path(run.output).exists():
         raise UsageError(f"output: {run.output} is there already: choose another file")
     accelerator = make_accelerator()
-    finetuned, folder = finetuned_run(run.path, data=run.data)
+    finetuned, folder = finetuned_run(run.path, data=run.data, imports=run.imports)
     task = make_task(finetuned.task, finetuned.data)
     examples, faults = read_examples(finetuned.data.source, task=task, data=finetuned.data, answers=False)
     if faults:
@@ -69,15 +70,15 @@ def predict(run: PredictRun) -> str:
     return "\n".join([f"predictions   {len(examples):,} in {path}", *(f"cut           {note}" for note in notes)])
 
 
-def evaluate_finetuned(path: str, *, data: DataConfig, batch_size: int) -> str:
+def evaluate_finetuned(path: str, *, data: DataConfig, batch_size: int, imports: Sequence[str]) -> str:
     """The figures of a fine-tuned model on the held-out examples of its run, and on its test examples.
 
     Of a `data.source` that is not the run's own, all examples count.
     """
     accelerator = make_accelerator()
-    finetuned, folder = finetuned_run(path, data=data)
+    finetuned, folder = finetuned_run(path, data=data, imports=imports)
     task = make_task(finetuned.task, finetuned.data)
-    own = load(FinetuneRun, ["--config", str(folder / CONFIG)]).data
+    own = load_saved(FinetuneRun, folder, imports=imports).data
     is_own = absolute_data(data).source == absolute_data(own).source
     examples = load_examples(task, finetuned.data) if is_own else {}
     tokenizer, model = load_finetuned(path, task, accelerator=accelerator)
@@ -107,12 +108,12 @@ def evaluate_finetuned(path: str, *, data: DataConfig, batch_size: int) -> str:
     return "\n".join(lines)
 
 
-def finetuned_run(path: str, *, data: DataConfig) -> tuple[FinetuneRun, Path]:
+def finetuned_run(path: str, *, data: DataConfig, imports: Sequence[str]) -> tuple[FinetuneRun, Path]:
     """The run that made a model, with the keys of `data` that were given now, and its folder."""
     folder = run_folder(path)
     if folder is None or verb_of(folder) != "finetune":
         raise UsageError(f"{path}: is no fine-tuned run: there is no config.yaml with a task; give the folder of one")
-    run = load(FinetuneRun, ["--config", str(folder / CONFIG)])
+    run = load_saved(FinetuneRun, folder, imports=imports)
     given = {it.name: vars(data)[it.name] for it in fields(DataConfig)}
     return replace(run, data=replace(run.data, **given)), folder
 

@@ -127,6 +127,7 @@ def prepare(run: PretrainRun, accelerator: Accelerator) -> Prepared:
     )
     objective = objective_class(tokenizer, run.objective, data=data)
     rows = find_rows(documents, tokenizer, objective=objective)
+    objective([rows.held_out.rows[0]])  # one of the user's own may fail, and should do so before anything is written
     set_seed(training.seed)
     if run.model.path is None and run.model.architecture is not None:
         objective.check_architecture(run.model.architecture, name=run.objective.name)

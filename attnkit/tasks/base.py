@@ -185,7 +185,7 @@ class Task(ABC):
         return self.score(examples, [{"prediction": guess} for guess in self.guesses(train, examples)])
 
 
-tasks: Registry[Task] = Registry("task")
+tasks: Registry[Task] = Registry("task", Task)
 
 
 def make_task(task: TaskConfig, data: ExamplesConfig) -> Task:

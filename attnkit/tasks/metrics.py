@@ -72,7 +72,7 @@ class Metric(evaluate.Metric):  # abstract
         """[..., K] -> [...]"""
 
 
-metrics: Registry[Metric] = Registry("metric")
+metrics: Registry[Metric] = Registry("metric", Metric)
 
 
 def named(key: str) -> Callable[[C], C]:

@@ -12,6 +12,8 @@ import pytest
 from command_line import Cli
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from attnkit.data.objectives import objectives
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -198,6 +200,40 @@ def test_imports_of_a_verb_that_takes_a_run(finished: Path, cli: Cli, tmp_path: 
     code, _, errors = cli("generate", finished, "--imports", tmp_path / "none.py")
     assert (code, len(errors)) == (2, 1)
     assert re.search(r"imports: .*none\.py: no such file", errors[0])
+
+
+OWN_OBJECTIVE = """
+import attnkit
+from attnkit.data.objectives.causal import Causal
+from attnkit.data.objectives.base import Objective
+
+
+@attnkit.objectives.register("{name}")
+class Own(Objective):
+    auto_class, architectures = Causal.auto_class, Causal.architectures
+
+    def example(self, row):
+        {body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return {}['x']", r"{file}:12: KeyError: 'x'$"),
+        ("assert False, 'two\\nlines'", r"{file}:12: AssertionError: two lines$"),
+    ],
+)
+def test_what_an_own_objective_raises_is_one_line(body: str, said: str, config: Path, cli: Cli, tmp_path: Path) -> None:
+    name = f"failing_{len(body)}"
+    file = tmp_path / f"{name}.py"
+    file.write_text(OWN_OBJECTIVE.format(name=name, body=body))
+    run = ["--training.output_dir", tmp_path / "run", "--imports", file, "--objective.name", name]
+    code, _, errors = cli("pretrain", "--config", config, *run)
+    objectives.pop(name)
+    assert (code, len(errors)) == (2, 1)
+    assert re.search("attnkit: error: imports: " + said.format(file=file), errors[0])
+    assert not (tmp_path / "run").exists()
 
 
 def test_every_problem_has_its_line(cli: Cli, tmp_path: Path) -> None:

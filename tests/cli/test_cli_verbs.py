@@ -226,6 +226,7 @@ def forget_scorer() -> Iterator[Callable[[], None]]:
     def forget() -> None:
         scorers.pop("of_ones_own", None)
         sys.modules.pop("scorer_of_ones_own", None)
+        sys.modules.pop("renamed_scorer", None)
 
     yield forget
     forget()
@@ -280,8 +281,12 @@ def test_a_scorer_of_ones_own_works_by_name_in_every_verb(
             errors[0],
         )
     (tmp_path / "new_place").mkdir()
-    moved = moved.rename(tmp_path / "new_place" / part.name)
-    assert in_a_new_process("evaluate", run, "--imports", moved) == (0, [])
+    for name in ("renamed_scorer.py", part.name):
+        moved = moved.rename(tmp_path / "new_place" / name)
+        assert in_a_new_process("evaluate", run, "--imports", moved) == (0, [])
+        assert in_a_new_process("evaluate", tmp_path / "tuned0", "--imports", moved) == (0, [])
+        new = ("--data.source", labelled, "--output", tmp_path / f"{name}.jsonl")
+        assert in_a_new_process("predict", tmp_path / "tuned0", *new, "--imports", moved) == (0, [])
     arguments = (*tune, "--model.path", run, "--imports", moved, "--training.output_dir", tmp_path / "new")
     assert in_a_new_process(*arguments) == (0, [])
 

@@ -166,7 +166,7 @@ def scaled_pair(
     return scaling * pair(query, key) + of_query @ of_key.transpose(-1, -2)
 
 
-scorers: Registry[Scorer] = Registry("scorer")
+scorers: Registry[Scorer] = Registry("scorer", Scorer)
 
 
 def count_positions(states: Tensor) -> Tensor:

@@ -150,7 +150,7 @@ class Objective(ABC):
         return batch
 
 
-objectives: Registry[Objective] = Registry("objective")
+objectives: Registry[Objective] = Registry("objective", Objective)
 
 
 def tokens_of(row: dict[str, Any], column: str) -> Tensor:
