@@ -24,7 +24,6 @@ LAYERS = (
     {"training", "tasks"},
     {"config"},
     {"recipes"},
-    {"studies", "inspect"},
     {"cli"},
     {"__main__"},
 )
