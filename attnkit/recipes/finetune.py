@@ -32,7 +32,7 @@ from attnkit.tasks import Example, Task, load_examples, make_task
 from attnkit.tasks.adapter import adapt, merge
 from attnkit.tasks.rows import Row
 from attnkit.training.checkpoint import load_weights
-from attnkit.training.launch import make_accelerator, on_main
+from attnkit.training.launch import check_shared_folder, make_accelerator, on_main, reporting_network
 from attnkit.training.layers import freeze
 from attnkit.training.loop import TrainResult, train
 from attnkit.training.plot import plot_loss
@@ -66,6 +66,7 @@ def finetune(run: FinetuneRun) -> str:
     return finetune_once(run) if run.grid.is_empty else run_grid(run, finetune_once)
 
 
+@reporting_network()
 def finetune_once(run: FinetuneRun) -> str:
     """Train a model for a task and return what there is to say of it.
 
@@ -81,6 +82,7 @@ def finetune_once(run: FinetuneRun) -> str:
         mixed_precision=training.mixed_precision,
         trackers=run.tracking.trackers,
         output_dir=training.output_dir,
+        timeout=training.timeout,
     )
     prepared = prepare(run, accelerator)
     task, tokenizer = prepared.task, prepared.tokenizer
@@ -129,6 +131,7 @@ def prepare(run: FinetuneRun, accelerator: Accelerator) -> Prepared:
         accelerator,
         lambda: check_output_folder(training.output_dir, resume=training.resume, overwrite=training.overwrite),
     )
+    check_shared_folder(accelerator, training.output_dir)
     task = make_task(run.task, run.data)
     check_best_metric(run, task)
     examples = load_examples(task, run.data)

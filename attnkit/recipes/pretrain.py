@@ -39,7 +39,7 @@ from attnkit.recipes.text import (
 )
 from attnkit.training.checkpoint import load_weights
 from attnkit.training.evaluation import evaluate_loss
-from attnkit.training.launch import make_accelerator, on_main
+from attnkit.training.launch import check_shared_folder, make_accelerator, on_main, reporting_network
 from attnkit.training.loop import TrainResult, train
 from attnkit.training.plot import plot_loss
 from attnkit.training.run_folder import LOG, check_output_folder
@@ -64,6 +64,7 @@ class Prepared:
         return Path(self.run.training.output_dir)
 
 
+@reporting_network()
 def pretrain(run: PretrainRun) -> str:
     """Train a model on text and return what there is to say of it.
 
@@ -76,6 +77,7 @@ def pretrain(run: PretrainRun) -> str:
         mixed_precision=training.mixed_precision,
         trackers=run.tracking.trackers,
         output_dir=training.output_dir,
+        timeout=training.timeout,
     )
     prepared = prepare(run, accelerator)
     on_main(accelerator, lambda: open_run(prepared.run, prepared.tokenizer))
@@ -110,6 +112,7 @@ def prepare(run: PretrainRun, accelerator: Accelerator) -> Prepared:
     """Read the text, get the tokenizer, make the rows and the model, and check that they fit together."""
     training, folder = run.training, Path(run.training.output_dir)
     on_main(accelerator, lambda: check_output_folder(folder, resume=training.resume, overwrite=training.overwrite))
+    check_shared_folder(accelerator, folder)
     objective_class = objectives[run.objective.name]
     data = absolute_data(run.data)
     if data.streaming and training.group_by_length:

@@ -1,7 +1,10 @@
 """Processes: the Accelerator of a run, the check that all of them are there, and what they say to each other."""
 
 import os
-from collections.abc import Callable, Sequence
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
@@ -17,10 +20,17 @@ from accelerate.utils import (
     reduce,
 )
 
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, first_line
+from attnkit.training.run_folder import nearest_existing, writing
 from attnkit.training.tracking import check_trackers
 
 T = TypeVar("T")
+
+INTERFACE = (
+    "on several machines let GLOO_SOCKET_IFNAME, with GPUs NCCL_SOCKET_IFNAME, name the network interface between "
+    "them, as `ip address` lists it"
+)
+GO_ON = "its own messages, or those of its machine, say why; start all processes again with --resume"
 
 SPELLING = "ACCELERATE_USE_CPU=true accelerate launch --config_file configs/accelerate/two_processes_cpu.yaml SCRIPT"
 
@@ -31,45 +41,89 @@ def make_accelerator(
     mixed_precision: str | None = None,
     trackers: Sequence[str] = (),
     output_dir: str | Path | None = None,
+    timeout: int = 3600,
 ) -> Accelerator:
     """Join the processes of this launch and return their Accelerator.
 
-    `num_processes` and `mixed_precision` are those of `training`, `trackers` and `output_dir` say which Accelerate
-    trackers will log and where. Raises `UsageError` if the run has fewer or more processes than it was asked for, for a
-    precision that the device lacks, and for a tracker that is unknown or not installed, which Accelerate would pass
-    over in silence.
+    `num_processes`, `mixed_precision` and `timeout` are those of `training`, `trackers` and `output_dir` say which
+    Accelerate trackers will log and where. Raises `UsageError` if the run has fewer or more processes than it was asked
+    for or they do not reach each other, for a precision that the device lacks, and for a tracker that is unknown or not
+    installed, which Accelerate would pass over in silence.
     """
     check_trackers(trackers)
     precision = mixed_precision or os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if precision == "fp16" and not torch.accelerator.is_available():
         raise UsageError("training.mixed_precision: fp16 needs a GPU: set it to bf16 or no")
-    accelerator = Accelerator(
-        # Without this, processes on a machine without GPU each believe to be alone, unless ACCELERATE_USE_CPU is set.
-        cpu=not torch.accelerator.is_available(),
-        mixed_precision=mixed_precision,
-        # A plugin, because the environment of `accelerate launch` overrides the plain argument.
-        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
-        log_with=list(trackers) or None,
-        project_dir=None if output_dir is None else str(output_dir),
-        kwargs_handlers=[
-            DistributedDataParallelKwargs(gradient_as_bucket_view=True),
-            InitProcessGroupKwargs(timeout=timedelta(hours=1)),  # others wait while the main process prepares data
-        ],
-    )
+    with reporting_network("the processes do not reach each other", remedy=INTERFACE):
+        accelerator = Accelerator(
+            # Without this, processes on a machine without GPU each believe to be alone, unless ACCELERATE_USE_CPU is
+            # set.
+            cpu=not torch.accelerator.is_available(),
+            mixed_precision=mixed_precision,
+            # A plugin, because the environment of `accelerate launch` overrides the plain argument.
+            gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
+            log_with=list(trackers) or None,
+            project_dir=None if output_dir is None else str(output_dir),
+            kwargs_handlers=[
+                DistributedDataParallelKwargs(gradient_as_bucket_view=True),
+                InitProcessGroupKwargs(timeout=timedelta(seconds=timeout)),
+            ],
+        )
     check_num_processes(accelerator, num_processes)
     check_sharding(accelerator)
     return accelerator
 
 
+@contextmanager
+def reporting_network(what: str = "another process is gone", *, remedy: str = GO_ON) -> Iterator[None]:
+    """Turn what torch makes of a lost process, or of a network that does not lead to it, into a `UsageError`."""
+    try:
+        yield
+    except RuntimeError as error:
+        # gloo raises plain errors, which name its source files.
+        if not isinstance(error, torch.distributed.DistError) and "gloo" not in str(error).lower():
+            raise
+        said = re.sub(r"^\[\S*\] ", "", first_line(error)).split(". ")[0]
+        rank, world_size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+        raise UsageError(f"process {rank} of {world_size}: {what} ({said}); {remedy}") from error
+
+
+def check_shared_folder(accelerator: Accelerator, folder: str | Path) -> None:
+    """Raise `UsageError` unless a folder, which need not be there yet, is the same to all processes; change nothing."""
+    if accelerator.num_processes == 1:
+        return
+    around = nearest_existing(folder)
+
+    def make_probe() -> str:
+        with writing(around):
+            return tempfile.NamedTemporaryFile(prefix=".attnkit-", dir=around, delete=False).name
+
+    probe = Path(on_main(accelerator, make_probe))
+    [seen] = sum_over_processes(accelerator, [(around / probe.name).exists()])
+    on_main(accelerator, probe.unlink)
+    if seen < accelerator.num_processes:
+        raise UsageError(
+            f"training.output_dir: {folder} is another folder to {accelerator.num_processes - int(seen)} of "
+            f"{accelerator.num_processes} processes: give one on a disk that all machines share"
+        )
+
+
 def check_sharding(accelerator: Accelerator) -> None:
     """Raise `UsageError` where the launcher asks for a kind of sharing out that the run would not have.
 
-    Without GPUs Accelerate leaves FSDP away and says nothing, and DeepSpeed makes steps and checkpoints of its own.
+    Without GPUs Accelerate leaves FSDP away and says nothing, DeepSpeed makes steps and checkpoints of its own, and
+    processes that divide layers or sequences among them would have to read the same rows.
     """
     if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false") == "true":
         raise UsageError(
             "DeepSpeed makes the steps itself, and this loop does: launch with configs/accelerate/fsdp2_full.yaml "
             "(ZeRO-3) or fsdp2_gradients.yaml (ZeRO-2)"
+        )
+    together = accelerator.parallelism_config
+    if together is not None and together.non_data_parallel_size > 1:
+        raise UsageError(
+            "the launcher asks for tensor, context or sequence parallelism, and here each process reads rows of its "
+            "own: launch with configs/accelerate/fsdp2_full.yaml to share out the weights"
         )
     asked = os.environ.get("ACCELERATE_USE_FSDP", "false") == "true"
     if asked and accelerator.distributed_type != DistributedType.FSDP:

@@ -27,6 +27,11 @@ def holds_run(output_dir: str | Path) -> bool:
     return any((Path(output_dir) / mark).exists() for mark in RUN_MARKS)
 
 
+def nearest_existing(folder: str | Path) -> Path:
+    """A folder, or the nearest around it that is there."""
+    return next(path for path in (Path(folder), *Path(folder).absolute().parents) if path.exists())
+
+
 def check_output_folder(output_dir: str | Path, *, resume: bool, overwrite: bool) -> None:
     """Raise `UsageError` if a run cannot or must not write into this folder; change nothing.
 
@@ -37,7 +42,7 @@ def check_output_folder(output_dir: str | Path, *, resume: bool, overwrite: bool
     if resume and overwrite:
         raise UsageError("training.resume and training.overwrite exclude each other: set one of them to false")
     with writing(folder):  # a folder that may not even be looked into
-        existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        existing = nearest_existing(folder)
         taken = holds_run(folder) and not (resume or overwrite)
         # A folder that happens to have such a name among others is none: a run has its config too.
         around = next((it for it in folder.resolve().parents if holds_run(it) and (it / CONFIG).is_file()), None)

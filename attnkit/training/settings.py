@@ -101,6 +101,8 @@ class TrainingConfig:
     """Stop after so many evaluations in a row without a new best; null to go on to `max_steps`."""
     num_processes: int | None = None
     """Processes that this run was planned for; the run stops if it has another number."""
+    timeout: int = 3600  # seconds
+    """How long a process waits for another, e.g. for the one that trains the tokenizer, before it gives up."""
     resume: bool = False
     """Go on from the newest complete checkpoint in `output_dir`."""
     from_checkpoint: str | None = None
@@ -119,6 +121,7 @@ class TrainingConfig:
             "decay_steps",
             "patience",
             "num_processes",
+            "timeout",
             "base_hidden_size",
             "base_num_hidden_layers",
             "initial_accumulation_steps",

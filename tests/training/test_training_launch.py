@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,13 @@ from accelerate import Accelerator
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.state import AcceleratorState
-from accelerate.utils import GradientAccumulationPlugin
+from accelerate.utils import GradientAccumulationPlugin, ParallelismConfig
 from accelerate.utils.launch import prepare_simple_launcher_cmd_env
 from safetensors.torch import load_file
 from samples import causal_model, gradients, own_model, run, settings, streamed, text_rows
 
 from attnkit.errors import UsageError
-from attnkit.training.launch import check_num_processes, check_sharding, make_accelerator
+from attnkit.training.launch import check_num_processes, check_sharding, make_accelerator, reporting_network
 from attnkit.training.tracking import read_log
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "accelerate"
@@ -136,6 +137,8 @@ def test_every_process_learns_of_a_mistake(seen: list[dict[str, Any]]) -> None:
     assert errors["processes"].startswith("this run has 2 processes but training.num_processes is 3; two on CPU: ACC")
     assert "is a file; choose a folder" in errors["folder"]
     assert errors["main"] == "only the main process saw this"
+    assert "shared-0/run is another folder to 1 of 2 processes: give one on a disk" in errors["not shared"]
+    assert errors["shared"] == "no error"
     assert {process["result"] for process in seen} == {"said by the main process"}
 
 
@@ -204,7 +207,9 @@ def test_an_accelerator_that_divides_the_gradient_is_refused(tmp_path: Path) -> 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_file_says_how_to_launch_it(path: Path) -> None:
     text = path.read_text()
-    assert f"accelerate launch --config_file configs/accelerate/{path.name} train/pretrain.py" in text
+    script = "my_trainer.py" if "refuses this file" in text.replace("\n# ", " ") else "train/pretrain.py"
+    options = " --machine_rank 0 --main_process_ip 10.0.0.1" if path.stem == "two_machines" else ""
+    assert f"accelerate launch --config_file configs/accelerate/{path.name}{options} {script}" in text
     assert yaml.safe_load(text)["compute_environment"] == "LOCAL_MACHINE"
 
 
@@ -216,8 +221,15 @@ def test_accelerate_takes_every_file(path: Path) -> None:
     config = load_config_from_file(str(path))
     assert config.num_processes == shipped["num_processes"]
     assert ("Needs GPUs" in path.read_text()) == (shipped["num_processes"] > 1 and not shipped["use_cpu"])
+    parsed, *_ = _validate_launch_command(parsed)
+    assert parsed.num_machines == shipped["num_machines"]
+    if shipped["distributed_type"] == "DEEPSPEED":
+        assert (parsed.use_deepspeed, parsed.zero_stage) == (True, int(path.stem[-1]))
+        assert "cannot run on a CPU" in path.read_text()
+    if shipped.get("parallelism_config", {}).get("parallelism_config_tp_size", 1) > 1:
+        assert (parsed.use_parallelism_config, parsed.parallelism_config_tp_size) == (True, 8)
+        assert "cannot run on a CPU" in path.read_text()
     if shipped["distributed_type"] == "FSDP":
-        parsed, *_ = _validate_launch_command(parsed)
         assert (parsed.use_fsdp, parsed.fsdp_version, parsed.fsdp_transformer_layer_cls_to_wrap) == (True, 2, "Block")
         shards = shipped.get("parallelism_config", {"parallelism_config_dp_shard_size": shipped["num_processes"]})
         sizes = [size for name, size in shards.items() if "_size" in name]
@@ -234,6 +246,29 @@ def test_sharding_that_would_be_left_away_is_refused(
     monkeypatch.setenv(variable, "true")
     with pytest.raises(UsageError, match=message):
         check_sharding(accelerator)
+
+
+def test_processes_that_would_read_rows_together_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_PARALLELISM_CONFIG", "true")
+    monkeypatch.setenv("PARALLELISM_CONFIG_TP_SIZE", "8")
+    accelerator = Namespace(parallelism_config=ParallelismConfig())
+    with pytest.raises(UsageError, match=r"tensor, context or sequence parallelism.*fsdp2_full\.yaml"):
+        check_sharding(accelerator)  # type: ignore[arg-type]
+
+
+def test_a_network_that_leads_nowhere_is_one_line() -> None:
+    """What gloo and torch say of it, and what is no such error."""
+    said = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:152] timed out connecting: SO_ERROR. This is typical"
+    for error in (RuntimeError(said), torch.distributed.DistNetworkError("timed out connecting: SO_ERROR")):
+        with (
+            pytest.raises(
+                UsageError, match=r"^process 0 of 1: another process is gone \(timed out connecting: SO_ERROR\)"
+            ),
+            reporting_network(),
+        ):
+            raise error
+    with pytest.raises(RuntimeError, match="out of memory"), reporting_network():
+        raise RuntimeError("out of memory")
 
 
 def test_accelerate_takes_the_file_for_one_process() -> None:

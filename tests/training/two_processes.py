@@ -21,7 +21,7 @@ from torch import nn
 
 from attnkit.errors import UsageError
 from attnkit.training.evaluation import read_rows
-from attnkit.training.launch import make_accelerator, on_main
+from attnkit.training.launch import check_shared_folder, make_accelerator, on_main
 from attnkit.training.loop import TrainResult
 
 
@@ -119,7 +119,15 @@ def errors(folder: Path, accelerator: Accelerator) -> dict[str, str]:
     unused.pooler = nn.Linear(3, 3)
     file = folder / "file"
     on_main(accelerator, lambda: file.write_text("text"))
+    own = folder / f"shared-{accelerator.process_index}"
+    own.mkdir()
+    shared = [
+        error_of(lambda path=path: check_shared_folder(accelerator, path)) for path in (own / "run", folder / "run")
+    ]
+    assert not list(own.iterdir())
     return {
+        "not shared": shared[0].replace("shared-1", "shared-0"),
+        "shared": shared[1],
         "unused": error_of(train("unused", unused)),
         "nan": error_of(train("nan", NanOnOne(accelerator), max_skipped_steps=0)),
         "processes": error_of(train("processes", Bigram(), num_processes=3)),
