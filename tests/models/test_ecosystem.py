@@ -169,7 +169,6 @@ def test_a_vocabulary_grows_and_shrinks(architecture: str, tied: bool) -> None:
 
 @torch.no_grad()
 def test_eight_bit_weights(tmp_path: Path) -> None:
-    pytest.importorskip("optimum.quanto", reason="weights of 8 bits on a CPU need optimum-quanto")
     from transformers import QuantoConfig
 
     for architecture in LANGUAGE:
