@@ -54,8 +54,8 @@ class DataConfig:
 
     def problems(self) -> list[str]:
         """What is wrong with these settings, a line each."""
-        length = self.sequence_length
-        allowed = MIN_ROW <= length <= MAX_ROW
+        length: int | None = self.sequence_length
+        allowed = length is None or MIN_ROW <= length <= MAX_ROW
         said = f"data.sequence_length: {length} must be from {MIN_ROW} to {MAX_ROW}"
         return seed_problems("data.seed", self.seed) + ([] if allowed else [said])
 

@@ -3,7 +3,7 @@
 Whatever can be wrong is found in `prepare`, before the output folder is touched.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from attnkit.recipes.folder import (
 )
 from attnkit.recipes.grid import run_grid
 from attnkit.recipes.judge import Judged, judge, make_rows, plot_report, say_figures, write_predictions
-from attnkit.recipes.model import build_model
+from attnkit.recipes.model import build_model, row_length
 from attnkit.tasks import Example, Task, load_examples, make_task
 from attnkit.tasks.adapter import adapt, merge
 from attnkit.tasks.rows import Row
@@ -53,6 +53,8 @@ class Prepared:
     examples: dict[str, list[Example]]
     """By split: `train`, `held_out` and perhaps `test`."""
     rows: dict[str, list[Row]]
+    split_notes: list[str]
+    """Why another part is held out than was asked for."""
     dropped: int
     """Training rows that are left out, as they have nothing to predict."""
 
@@ -126,7 +128,7 @@ def finetune_once(run: FinetuneRun) -> str:
 
 def prepare(run: FinetuneRun, accelerator: Accelerator) -> Prepared:
     """Read the examples, get tokenizer and model, make the rows, and check that they fit together."""
-    training, length = run.training, run.data.sequence_length
+    training = run.training
     on_main(
         accelerator,
         lambda: check_output_folder(training.output_dir, resume=training.resume, overwrite=training.overwrite),
@@ -134,7 +136,8 @@ def prepare(run: FinetuneRun, accelerator: Accelerator) -> Prepared:
     check_shared_folder(accelerator, training.output_dir)
     task = make_task(run.task, run.data)
     check_best_metric(run, task)
-    examples = load_examples(task, run.data)
+    split_notes: list[str] = []
+    examples = load_examples(task, run.data, notes=split_notes)
     tokenizer = get_tokenizer(run, task, texts=task.texts(examples["train"]), accelerator=accelerator)
     set_seed(training.seed)
     # Pad ids are the tokenizer's, since not every model that is loaded has one.
@@ -143,11 +146,13 @@ def prepare(run: FinetuneRun, accelerator: Accelerator) -> Prepared:
         run.model,
         auto_class=task.auto_class,
         tokenizer=tokenizer,
-        sequence_length=length,
+        sequence_length=run.data.sequence_length,
         training=training,
         head=None if task.is_generated else head,
     )
     model.config.pad_token_id = tokenizer.pad_token_id
+    tokenizer.model_max_length = length = row_length(run.data.sequence_length, model.config)
+    run = replace(run, data=replace(run.data, sequence_length=length))
     adapted = adapt(model, run.adapter, new_head=not task.is_generated)
     freeze(adapted, training.frozen_layers)
     task.prepare_model(adapted, examples["train"])
@@ -167,6 +172,7 @@ def prepare(run: FinetuneRun, accelerator: Accelerator) -> Prepared:
         model=adapted,
         examples=examples,
         rows=rows | {"train": useful},
+        split_notes=split_notes,
         dropped=dropped,
     )
     if training.resume:
@@ -193,7 +199,7 @@ def check_best_metric(run: FinetuneRun, task: Task) -> None:
 def get_tokenizer(
     run: FinetuneRun, task: Task, *, texts: list[str], accelerator: Accelerator
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer of the run, or one trained on `texts`; it can pad, and cuts texts at `data.sequence_length`.
+    """The tokenizer of the run, or one trained on `texts`; it can pad.
 
     Raises `UsageError` for a tokenizer that has neither a token to pad with nor one that ends a text.
     """
@@ -207,7 +213,6 @@ def get_tokenizer(
         raise UsageError(f"tokenizer.path: {path} has no pad_token and no eos_token to pad with: add one of them")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    tokenizer.model_max_length = run.data.sequence_length
     task.prepare_tokenizer(tokenizer)
     return tokenizer
 
@@ -247,6 +252,8 @@ def summarize(
         "task": prepared.run.task.name,
         "predicts": task.describe(),
         "examples": {split: len(members) for split, members in examples.items()},
+        "split": prepared.split_notes,
+        "sequence_length": prepared.run.data.sequence_length,
         "notes": notes(prepared),
         "steps": result.steps,
         "best_step": result.best_step,
@@ -267,7 +274,7 @@ def summarize(
 
 def notes(prepared: Prepared) -> dict[str, list[str]]:
     """What of the examples of each split is not read, in words."""
-    length = prepared.run.data.sequence_length
+    length = row_length(prepared.run.data.sequence_length, prepared.model.config)
     said = {split: prepared.task.notes(rows, sequence_length=length) for split, rows in prepared.rows.items()}
     if prepared.dropped:
         said["train"].append(f"{prepared.dropped:,} examples were dropped: nothing that is to be predicted fits in")
@@ -283,6 +290,8 @@ def say(summary: dict[str, Any]) -> str:
         "started from": summary["started_from"] or "random weights",
         "task": f"{summary['task']}, {summary['predicts']}",
         "examples": ", ".join(f"{count:,} {names[split]}" for split, count in examples.items()),
+        "split": "; ".join(summary["split"]),
+        "rows": f"of at most {summary['sequence_length']:,} tokens",
         **{f"cut, {split.replace('_', '-')}": "; ".join(said) for split, said in summary["notes"].items()},
         "training": f"{summary['tokens_seen']:,} tokens seen, {summary['steps']:,} steps, {summary['seconds']:,.0f} s",
         "held-out": say_figures(

@@ -21,6 +21,7 @@ from attnkit.training.optimizer import chosen_transfer
 from attnkit.training.settings import TrainingConfig
 
 FP32 = 4  # bytes
+USUAL_LENGTH = 256  # tokens of a row where neither the run nor the model says less
 
 
 def build_model(
@@ -28,16 +29,16 @@ def build_model(
     *,
     auto_class: Any,
     tokenizer: PreTrainedTokenizerBase,
-    sequence_length: int,
+    sequence_length: int | None,
     training: TrainingConfig,
     head: dict[str, Any] | None = None,
 ) -> PreTrainedModel:
     """The model of a run with the head of `auto_class`, checked against the tokenizer and the length of the rows.
 
     Without `model.path` its weights are random; where the section is silent, vocabulary and special ids are those of
-    the tokenizer, and there are as many positions as a row has tokens. `head` holds the fields of the config that a new
-    head needs; without it a saved model has to bring all of its weights. A rule of `training.transfer` scales random
-    weights.
+    the tokenizer, and there are as many positions as a row has tokens. Rows whose length is null follow the model (see
+    `row_length`). `head` holds the fields of the config that a new head needs; without it a saved model has to bring
+    all of its weights. A rule of `training.transfer` scales random weights.
 
     Raises `UsageError` if the three do not fit together, or if the saved model is missing, damaged or another one.
     """
@@ -60,7 +61,7 @@ def build_model(
 
 
 def fresh_config(
-    given: dict[str, Any], tokenizer: PreTrainedTokenizerBase, *, sequence_length: int, head: dict[str, Any]
+    given: dict[str, Any], tokenizer: PreTrainedTokenizerBase, *, sequence_length: int | None, head: dict[str, Any]
 ) -> AttnKitConfig:
     """The config of a model with random weights."""
     special_ids = {
@@ -71,7 +72,12 @@ def fresh_config(
     for name, token_id in special_ids.items():
         if given.get(name, token_id) != token_id:
             raise UsageError(f"model.{name}: {given[name]} is not the tokenizer's, {token_id}: leave it out")
-    silent = {"vocab_size": len(tokenizer), "max_position_embeddings": sequence_length, **special_ids, **head}
+    silent = {
+        "vocab_size": len(tokenizer),
+        "max_position_embeddings": sequence_length or USUAL_LENGTH,
+        **special_ids,
+        **head,
+    }
     return make_config(**{**silent, **given})
 
 
@@ -109,7 +115,7 @@ def least_parameters(config: AttnKitConfig) -> int:
     return one + (config.num_hidden_layers - 1) * (count(2) - one)
 
 
-def check_fit(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, *, sequence_length: int) -> None:
+def check_fit(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, *, sequence_length: int | None) -> None:
     """Raise `UsageError` if the tokenizer has more tokens than the model, or a row more than its positions."""
     if len(tokenizer) > config.vocab_size:
         raise UsageError(
@@ -117,11 +123,16 @@ def check_fit(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, *, s
             "tokenizer: leave model.vocab_size out, or lower tokenizer.vocab_size"
         )
     limit = num_positions(config)
-    if limit is not None and sequence_length > limit:
+    if limit is not None and sequence_length is not None and sequence_length > limit:
         raise UsageError(
             f"data.sequence_length: {sequence_length} is more than model.max_position_embeddings: {limit}, "
             f"{meaning_of_limit(config)}: set data.sequence_length to {limit} or less, or raise the other"
         )
+
+
+def row_length(given: int | None, config: PreTrainedConfig) -> int:
+    """The tokens of a row: as many as were given, or as the model has positions, but no more than is usual."""
+    return given or min(num_positions(config) or USUAL_LENGTH, USUAL_LENGTH)
 
 
 def num_positions(config: PreTrainedConfig) -> int | None:

@@ -14,7 +14,7 @@ from attnkit.errors import UsageError
 from attnkit.files.saved import run_folder
 from attnkit.recipes.folder import absolute_data
 from attnkit.recipes.judge import BatchConfig, judge, make_rows, say_figures, write_predictions
-from attnkit.recipes.model import load_model
+from attnkit.recipes.model import load_model, row_length
 from attnkit.recipes.saved import tokenizer_of, verb_of
 from attnkit.tasks import Task, load_examples, make_task
 from attnkit.tasks.examples import read_examples
@@ -51,9 +51,8 @@ def predict(run: PredictRun) -> str:
     if faults:
         raise UsageError("\n".join(faults))
     tokenizer, model = load_finetuned(run.path, task, accelerator=accelerator)
-    rows = make_rows(
-        task, examples, tokenizer=tokenizer, config=model.config, sequence_length=finetuned.data.sequence_length
-    )
+    length = row_length(finetuned.data.sequence_length, model.config)
+    rows = make_rows(task, examples, tokenizer=tokenizer, config=model.config, sequence_length=length)
     _, _, outcomes = read_rows(
         model,
         rows,
@@ -66,7 +65,7 @@ def predict(run: PredictRun) -> str:
     path = Path(run.output) if run.output is not None else folder / PREDICTIONS / "new.jsonl"
     on_main(accelerator, lambda: write_predictions(path, task, examples=examples, answers=answers))
     accelerator.end_training()
-    notes = task.notes(rows, sequence_length=finetuned.data.sequence_length)
+    notes = task.notes(rows, sequence_length=length)
     return "\n".join([f"predictions   {len(examples):,} in {path}", *(f"cut           {note}" for note in notes)])
 
 
@@ -86,7 +85,7 @@ def evaluate_finetuned(path: str, *, data: DataConfig, batch_size: int, imports:
         examples["given"], faults = read_examples(data.source, task=task, data=finetuned.data)
         if problems := [*faults, *task.unknown(examples["given"], setting="data.source")]:
             raise UsageError("\n".join(problems))
-    length = finetuned.data.sequence_length
+    length = row_length(finetuned.data.sequence_length, model.config)
     lines = []
     for split, name in {"held_out": "held-out", "test": "test", "given": "all"}.items():
         if split in examples:

@@ -26,6 +26,9 @@ LINES = 20  # errors of one source
 class ExamplesConfig(DataConfig):
     """The examples of a fine-tuning run."""
 
+    sequence_length: int | None = None  # type: ignore[assignment]
+    """Tokens of a text that are read, those of a pair together; null for as many as the model has positions, but at
+    most 256."""
     test_source: str | list[str] | None = None
     """Examples that are judged once, after training."""
     max_train_samples: int | None = None
@@ -44,12 +47,12 @@ class ExamplesConfig(DataConfig):
         ]
 
 
-def load_examples(task: "Task", data: ExamplesConfig) -> dict[str, list[Example]]:
+def load_examples(task: "Task", data: ExamplesConfig, *, notes: list[str] | None = None) -> dict[str, list[Example]]:
     """The examples by split, from which the task has learnt: `train`, `held_out` and, if there is a source, `test`.
 
-    Without `data.held_out_source`, `data.held_out_fraction` of each stratum is held out. Raises one `UsageError` with a
-    line for every fault of every file: whatever cannot be read, examples that the task refuses, labels that no training
-    example has.
+    Without `data.held_out_source`, `data.held_out_fraction` of each stratum is held out; `notes` is told why
+    the part that came of it is another. Raises one `UsageError` with a line for every fault of every file: whatever
+    cannot be read, examples that the task refuses, labels that no training example has.
     """
     sources = {"data.source": data.source, "data.held_out_source": data.held_out_source}
     sources["data.test_source"] = data.test_source
@@ -61,7 +64,9 @@ def load_examples(task: "Task", data: ExamplesConfig) -> dict[str, list[Example]
     if "data.held_out_source" in read:
         train, held_out = read["data.source"], read["data.held_out_source"]
     else:
-        train, held_out = split(read["data.source"], task=task, data=data, problems=problems)
+        train, held_out = split(
+            read["data.source"], task=task, data=data, problems=problems, notes=[] if notes is None else notes
+        )
     if train:
         problems += task.learn(train)
         for setting, examples in {
@@ -144,7 +149,7 @@ def rows_of(source: str, *, data: DataConfig, fields: Mapping[str, Field]) -> It
 
 
 def split(
-    examples: list[Example], *, task: "Task", data: ExamplesConfig, problems: list[str]
+    examples: list[Example], *, task: "Task", data: ExamplesConfig, problems: list[str], notes: list[str]
 ) -> tuple[list[Example], list[Example]]:
     """The examples in two parts, of each stratum `data.held_out_fraction` in the second, no key in both."""
     if not 0 < data.held_out_fraction < 1:
@@ -156,7 +161,27 @@ def split(
         problems.append(
             "data.source: no label has two different texts, so none can be held out; give data.held_out_source"
         )
+    elif account := split_account(keys, strata, held_out=held_out, fraction=data.held_out_fraction):
+        notes.append(account)
     return [examples[index] for index in train], [examples[index] for index in held_out]
+
+
+def split_account(keys: list[str], strata: list[str], *, held_out: list[int], fraction: float) -> str | None:
+    """Why another part of the examples is held out than was asked for; None where no text is repeated."""
+    strata_of: dict[str, set[str]] = defaultdict(set)
+    for key, stratum in zip(keys, strata, strict=True):
+        strata_of[key].add(stratum)
+    repeated, ambiguous = len(keys) - len(strata_of), sum(len(strata_of[key]) > 1 for key in keys)
+    if not repeated:
+        return None
+    share = len(held_out) / len(keys)
+    said = f"{share:.1%} are held out: {repeated:,} of {len(keys):,} repeat a text and stay on its side"
+    if ambiguous:
+        said += f", and {ambiguous:,} are of texts with several labels, which are trained on"
+    if share < fraction / 2:
+        said += f"; that is far below data.held_out_fraction {fraction:g}: remove the repeated or give "
+        said += "data.held_out_source"
+    return said
 
 
 def sample(examples: list[Example], limit: int | None, *, seed: int) -> list[Example]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -119,6 +120,25 @@ def test_without_a_path_weights_are_random_and_the_tokenizer_is_trained(examples
     assert len(AutoTokenizer.from_pretrained(tmp_path / "model")) == 280
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
     assert model.config.label2id == {"neg": 0, "pos": 1}
+
+
+def test_rows_are_as_long_as_the_model_has_positions(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"{text},{label}" for label, texts in TEXTS.items() for text in texts[:2] for _ in range(10)]
+    (tmp_path / "repeated.csv").write_text("\n".join(["text,label", *rows, "a,pos", "a,neg"]) + "\n")
+    flags = ["--data.source", tmp_path / "repeated.csv", "--training.output_dir", tmp_path / "run"]
+    flags += ["--training.max_steps", "1", "--training.warmup_steps", "0", "--tracking.progress", "false"]
+    words = ["finetune", "--model.path", saved / "gpt2", "--data.held_out_fraction", "0.1", *flags]
+    assert main([str(word) for word in words]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"^rows +of at most 64 tokens$", said, re.MULTILINE)
+    assert re.search(
+        r"^split +47.6% are held out: 37 of 42 repeat .* side, and 2 are of texts with several", said, re.MULTILINE
+    )
+    assert load(FinetuneRun, ["--config", str(tmp_path / "run" / "config.yaml")]).data.sequence_length == 64
+    assert main([str(word) for word in [*words, "--training.max_steps", "2", "--resume"]]) == 0
+    assert main(["predict", str(tmp_path / "run"), "--data.source", str(tmp_path / "repeated.csv")]) == 0
 
 
 def test_the_same_run_gives_the_same_model(saved: Path, examples: Path, tmp_path: Path) -> None:

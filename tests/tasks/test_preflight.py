@@ -168,6 +168,18 @@ def test_samples_cut_examples_and_not_classes(tmp_path: Path) -> None:
     ]
 
 
+def test_a_small_part_held_out_is_explained(tmp_path: Path) -> None:
+    rows = [{"text": "same", "label": "ab"[number % 2]} for number in range(95)]
+    rows += [{"text": f"text {number}", "label": "ab"[number % 2]} for number in range(5)]
+    config, notes = ExamplesConfig(source=write(tmp_path / "a.jsonl", *rows), held_out_fraction=0.2), []
+    assert len(load_examples(make_task(TaskConfig(), config), config, notes=notes)["held_out"]) == 2
+    assert notes == [
+        "2.0% are held out: 94 of 100 repeat a text and stay on its side, and 95 are of texts with several labels, "
+        "which are trained on; that is far below data.held_out_fraction 0.2: remove the repeated or give "
+        "data.held_out_source"
+    ]
+
+
 def test_questions_about_one_text_stay_together(tmp_path: Path) -> None:
     rows = [
         {"text": f"text {number // 4} one", "question": f"question {number}?", "label": "one"} for number in range(40)
