@@ -29,6 +29,7 @@ from attnkit.recipes.generate import continue_text
 from attnkit.recipes.model import build_model, num_positions
 from attnkit.recipes.text import (
     Rows,
+    bits_per_byte,
     figures_of_text,
     find_rows,
     get_tokenizer,
@@ -43,7 +44,7 @@ from attnkit.training.launch import check_shared_folder, make_accelerator, on_ma
 from attnkit.training.loop import TrainResult, train
 from attnkit.training.plot import plot_loss
 from attnkit.training.run_folder import LOG, check_output_folder
-from attnkit.training.tracking import Tracker
+from attnkit.training.tracking import BITS, Tracker
 
 SAME_RUN = ("model", "tokenizer", "data", "objective")  # sections that may not change when a run goes on
 PROMPT_TOKENS, SAMPLE_TOKENS = 12, 60
@@ -83,13 +84,16 @@ def pretrain(run: PretrainRun) -> str:
     on_main(accelerator, lambda: open_run(prepared.run, prepared.tokenizer))
 
     def evaluate(model: nn.Module) -> dict[str, float]:
-        return evaluate_loss(
+        held_out = prepared.rows.held_out
+        measured = evaluate_loss(
             model,
-            prepared.rows.held_out.rows,
+            held_out.rows,
             collate=prepared.objective,
             batch_size=training.per_device_batch_size,
             accelerator=accelerator,
         )
+        bits = bits_per_byte(measured["loss"], held_out, objective=prepared.objective)
+        return measured | ({} if bits is None else {BITS: bits})
 
     with Tracker(training.output_dir, tracking=run.tracking, accelerator=accelerator, run=asdict(run)) as tracker:
         result = train(

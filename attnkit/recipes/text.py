@@ -246,19 +246,27 @@ def say_account(figures: dict[str, Any]) -> str:
     return f"{main} ({', '.join(counts)})" if counts else main
 
 
+def bits_per_byte(loss: float, held_out: HeldOut, *, objective: Objective) -> float | None:
+    """loss · tokens / bytes / log 2 of a held-out loss in nats per token, which does not depend on the tokenizer.
+
+    None where not every token is predicted from those before.
+    """
+    if objective.auto_class is not AutoModelForCausalLM:
+        return None
+    return loss * held_out.account.tokens / held_out.account.bytes / math.log(2)
+
+
 def held_out_figures(
     loss: float | None, held_out: HeldOut, *, unigram_loss: float | None, objective: Objective
 ) -> dict[str, Any]:
     """What a held-out loss in nats per token (None: not finite) means, beside the loss of the unigram model, if known.
 
-        perplexity = exp(loss),    bits per byte = loss · tokens / bytes / log 2
+        perplexity = exp(loss)
 
-    Bits per byte does not depend on the tokenizer. It is None where not every token is predicted from those before, and
-    the perplexity where the loss is not of tokens alone.
+    which is None where the loss is not of tokens alone.
     """
     account = held_out.account
-    every_token = objective.auto_class is AutoModelForCausalLM
-    bits = None if loss is None or not every_token else loss * account.tokens / account.bytes / math.log(2)
+    bits = None if loss is None else bits_per_byte(loss, held_out, objective=objective)
     has_perplexity = loss is not None and loss <= LARGEST_EXPONENT and objective.only_tokens
     return {
         "loss": loss,

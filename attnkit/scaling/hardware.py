@@ -113,6 +113,19 @@ def find_device(name: str, *, price: float | None = None) -> Device:
     raise UsageError(f"unknown device {name!r}: {nearest(name, [*CATALOGUE, 'cpu'])}")
 
 
+def device_called(name: str) -> Device | None:
+    """The device of the catalogue that its driver calls so, e.g. "NVIDIA H100 80GB HBM3"; None where there is none.
+
+    Cards for a slot (PCIe, NVL) are slower than their namesakes, which the catalogue holds.
+    """
+    words = re.split("[^A-Z0-9]+", name.upper())
+    if {"PCIE", "NVL"}.intersection(words):
+        return None
+    return next(
+        (it for word, it in {known.upper(): it for known, it in CATALOGUE.items()}.items() if word in words), None
+    )
+
+
 def measure_cpu(*, size: int = 768, seconds: float = 0.4) -> Device:
     """This machine with torch's present threads: the best rate of square matrix products and of copies."""
     left, right = torch.rand(size, size), torch.rand(size, size)

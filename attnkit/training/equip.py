@@ -1,12 +1,53 @@
-"""What a run does to its model before the first step, and undoes after the last."""
+"""What a run checks and does to its model before the first step, and undoes after the last."""
+
+from collections.abc import Sequence
+from pathlib import Path
 
 import torch
+from accelerate import Accelerator
 from torch import nn
 from transformers import PreTrainedModel
 
 from attnkit.errors import UsageError, nearest
 from attnkit.models.language import LanguageModel
+from attnkit.training.checkpoint import is_complete
+from attnkit.training.launch import check_num_processes
+from attnkit.training.order import TrainRows, count_rows
 from attnkit.training.settings import TrainingConfig
+
+
+def check(
+    model: nn.Module,
+    rows: TrainRows,
+    *,
+    training: TrainingConfig,
+    accelerator: Accelerator,
+    metric_names: Sequence[str] | None,
+) -> None:
+    """Raise `UsageError` for whatever of a run can be known to be wrong before anything is written."""
+    problems = training.problems()
+    if problems:
+        raise UsageError("; ".join(problems))
+    if count_rows(rows) == 0:
+        raise UsageError("there is no row to train on: give more text or examples")
+    if accelerator.gradient_accumulation_steps != 1:
+        raise ValueError("the accelerator divides gradients itself: make it with training.launch.make_accelerator")
+    check_num_processes(accelerator, training.num_processes)
+    check_equipment(model, training)
+    if metric_names is not None:
+        check_metric(training, metric_names)
+    if training.from_checkpoint is not None and not is_complete(Path(training.from_checkpoint)):
+        raise UsageError(
+            f"training.from_checkpoint: {training.from_checkpoint} is no complete checkpoint; give a folder "
+            "checkpoints/step-… of a run"
+        )
+
+
+def check_metric(training: TrainingConfig, names: Sequence[str] | dict[str, float]) -> None:
+    """Raise `UsageError` if the metric that decides which checkpoint is the best is none of a run's."""
+    if training.best_metric not in names:
+        known = nearest(training.best_metric, names)
+        raise UsageError(f"training.best_metric: this run has no metric {training.best_metric!r}: {known}")
 
 
 def check_equipment(model: nn.Module, training: TrainingConfig) -> None:

@@ -15,7 +15,7 @@ from accelerate.utils import extract_model_from_parallel
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from attnkit.errors import UsageError, nearest
+from attnkit.errors import UsageError
 from attnkit.models.language import minimising
 from attnkit.models.loss import TokenLoss
 from attnkit.training.average import WeightAverage
@@ -27,26 +27,26 @@ from attnkit.training.checkpoint import (
     checkpoint_path,
     complete_steps,
     facts_of,
-    is_complete,
     load_checkpoint,
     newest_complete,
     prune,
     save_checkpoint,
 )
 from attnkit.training.environment import peak_memory, save_environment
-from attnkit.training.equip import check_equipment, equip, unequip
+from attnkit.training.equip import check, check_metric, equip, unequip
 from attnkit.training.guard import accepts
 from attnkit.training.interrupt import StopRequest
-from attnkit.training.launch import check_num_processes, on_main
+from attnkit.training.launch import on_main
 from attnkit.training.layers import freeze
 from attnkit.training.optimizer import build_optimizer, set_learning_rate
-from attnkit.training.order import TrainRows, count_rows
+from attnkit.training.order import TrainRows
 from attnkit.training.progress import Progress
 from attnkit.training.randomness import FORWARD, reseed
 from attnkit.training.run_folder import CHECKPOINTS, check_output_folder, open_output_folder
 from attnkit.training.schedule import learning_rate
 from attnkit.training.settings import TrainingConfig
 from attnkit.training.shards import whole, whole_optimizer, whole_weights
+from attnkit.training.throughput import Utilization
 from attnkit.training.tracking import Tracker
 
 Evaluate = Callable[[nn.Module], dict[str, float]]
@@ -89,6 +89,7 @@ class Run:
     facts: Facts
     average: WeightAverage | None
     rate_at: Callable[[int], float]
+    utilization: Utilization
     progress: Progress = field(default_factory=Progress)
     losses: list[tuple[int, float]] = field(default_factory=list)
     resumed_from: Path | None = None
@@ -135,6 +136,7 @@ class Run:
             facts=facts_of(training, rows, num_processes=accelerator.num_processes),
             average=None if training.ema_decay is None else WeightAverage(bare, training.ema_decay),
             rate_at=learning_rate(training),
+            utilization=Utilization(bare, training=training, accelerator=accelerator),
         )
         run._go_back()
         tracker.start(step=run.progress.step, max_steps=training.num_steps)
@@ -215,6 +217,7 @@ class Run:
         training, accelerator, progress, optimizer = self.training, self.accelerator, self.progress, self.optimizer
         if not self.checked_gradients:
             self.name_unused_parameters()
+        self.utilization.see(window.batches[0])
         norm = accelerator.clip_grad_norm_(self.wrapped.parameters(), training.max_grad_norm or math.inf)
         grad_norm = whole(norm).item()
         loss, rate = window.loss(), self.rate_at(progress.step)
@@ -272,6 +275,8 @@ class Run:
                 figures["epoch"] = progress.rows_seen / self.facts.num_rows
             figures |= {"seconds": progress.seconds}
             figures |= {"skipped_steps": progress.skipped_steps, "memory": peak_memory(self.accelerator)}
+            mfu = self.utilization.of(figures["tokens_per_second"])
+            figures |= {} if mfu is None else {"mfu": mfu}
             self.losses.append((progress.step, figures["loss"]))
             self.tracker.train(progress.step, figures)
         is_best = self.evaluate is not None and self._due(training.eval_steps) and self._evaluate(self.evaluate)
@@ -362,37 +367,3 @@ class Run:
             interrupted=self.interrupted,
             stopped_early=progress.stopped_early,
         )
-
-
-def check(
-    model: nn.Module,
-    rows: TrainRows,
-    *,
-    training: TrainingConfig,
-    accelerator: Accelerator,
-    metric_names: Sequence[str] | None,
-) -> None:
-    """Raise `UsageError` for whatever of a run can be known to be wrong before anything is written."""
-    problems = training.problems()
-    if problems:
-        raise UsageError("; ".join(problems))
-    if count_rows(rows) == 0:
-        raise UsageError("there is no row to train on: give more text or examples")
-    if accelerator.gradient_accumulation_steps != 1:
-        raise ValueError("the accelerator divides gradients itself: make it with training.launch.make_accelerator")
-    check_num_processes(accelerator, training.num_processes)
-    check_equipment(model, training)
-    if metric_names is not None:
-        check_metric(training, metric_names)
-    if training.from_checkpoint is not None and not is_complete(Path(training.from_checkpoint)):
-        raise UsageError(
-            f"training.from_checkpoint: {training.from_checkpoint} is no complete checkpoint; give a folder "
-            "checkpoints/step-… of a run"
-        )
-
-
-def check_metric(training: TrainingConfig, names: Sequence[str] | dict[str, float]) -> None:
-    """Raise `UsageError` if the metric that decides which checkpoint is the best is none of a run's."""
-    if training.best_metric not in names:
-        known = nearest(training.best_metric, names)
-        raise UsageError(f"training.best_metric: this run has no metric {training.best_metric!r}: {known}")

@@ -91,6 +91,8 @@ class TrainingConfig:
     """Also keep the checkpoints of every so many optimizer steps; null for none of them."""
     log_steps: int = 10
     """Optimizer steps between log lines."""
+    peak_flops: float | None = None
+    """FLOP/s of one device at best, of which the log says how much is used (`mfu`); null for that of a known GPU."""
     seed: int = 0
     """Seed of weights, data order, masks and dropout."""
     best_metric: str = "loss"
@@ -127,7 +129,7 @@ class TrainingConfig:
             "initial_accumulation_steps",
             "keep_every",
         ]
-        positive = ["learning_rate", "adam_epsilon", "max_grad_norm", "spike_factor"]
+        positive = ["learning_rate", "adam_epsilon", "max_grad_norm", "spike_factor", "peak_flops"]
         not_negative = [
             "warmup_steps",
             "ramp_steps",

@@ -19,6 +19,7 @@ from attnkit.training.run_folder import LOG, writing
 if TYPE_CHECKING:  # heavy, and `config.py` reads the settings of this file
     from accelerate import Accelerator
 
+BITS = "bits_per_byte"
 TRACKERS = ("tensorboard", "wandb", "trackio")  # names for Accelerate, and of the packages behind them
 
 
@@ -116,7 +117,7 @@ class Tracker:
             fresh.replace(self.log_path)
             self._log = self.log_path.open("a", encoding="utf-8")
         if self._bar is not None:
-            self._task = self._bar.add_task("train", total=max_steps, completed=step, loss="", rate="", speed="")
+            self._task = self._bar.add_task("train", total=max_steps, completed=step, loss="", said="", held_out="")
             self._bar.start()
 
     def step(self, step: int, loss: float) -> None:
@@ -125,23 +126,23 @@ class Tracker:
             self._bar.update(self._task, completed=step, loss=f"loss {loss:.4f}")
 
     def train(self, step: int, figures: Mapping[str, float]) -> None:
-        """Record figures of training: loss, learning_rate, tokens_per_second and whatever else the loop measures."""
-        self._record("train", step, figures)
-        rate, speed = f"lr {figures['learning_rate']:.2e}", f"{figures['tokens_per_second']:,.0f} tokens/s"
+        """Record figures of training, those of `said_of` among them, and the seconds that are left (`eta`)."""
+        eta = (time.monotonic() - self._start_time) / (step - self._start_step) * (self._max_steps - step)
+        self._record("train", step, {**figures, "eta": eta})
+        said = said_of(figures)
         if self._bar is not None:
-            self._bar.update(self._task, rate=rate, speed=speed)
+            self._bar.update(self._task, said=said)
         if self._lines:
-            left = (time.monotonic() - self._start_time) / (step - self._start_step) * (self._max_steps - step)
-            self.note(
-                f"step {step}/{self._max_steps}  loss {figures['loss']:.4f}  {rate}  {speed}  "
-                f"ETA {int(left) // 60}:{int(left) % 60:02d}"
-            )
+            left = f"ETA {int(eta) // 60}:{int(eta) % 60:02d}"
+            self.note(f"step {step}/{self._max_steps}  loss {figures['loss']:.4f}  {said}  {left}")
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record the metrics of an evaluation."""
         self._record("eval", step, metrics)
         if self._bar is not None or self._lines:
             said = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+            if self._bar is not None and BITS in metrics:
+                self._bar.update(self._task, held_out=f"{metrics[BITS]:.3f} bits/byte")
             self.note(f"step {step}/{self._max_steps}  held-out {said}")
 
     def note(self, text: str) -> None:
@@ -156,6 +157,15 @@ class Tracker:
                 self._log.flush()
         if self._sending:
             self._accelerator.log({f"{kind}/{name}": value for name, value in figures.items()}, step=step)
+
+
+def said_of(figures: Mapping[str, float]) -> str:
+    """How fast and how well a run learns, in a few words."""
+    mfu = f"  MFU {figures['mfu']:.1%}" if "mfu" in figures else ""
+    return (
+        f"lr {figures['learning_rate']:.2e}  |g| {figures['grad_norm']:.2f}  {figures['tokens_per_second']:,.0f} "
+        f"tokens/s{mfu}  {figures['memory'] / 2**30:.1f} GiB"
+    )
 
 
 def read_log(path: str | Path) -> list[dict[str, Any]]:
@@ -189,7 +199,7 @@ def _bar(console: Console) -> Progress:
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
-        *(TextColumn(f"{{task.fields[{name}]}}") for name in ("loss", "rate", "speed")),
+        *(TextColumn(f"{{task.fields[{name}]}}") for name in ("loss", "held_out", "said")),
         TextColumn("ETA"),
         TimeRemainingColumn(),
         console=console,

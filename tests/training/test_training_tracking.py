@@ -14,16 +14,18 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from rich.console import Console
-from samples import Bigram, held_out, run, settings, text_rows
+from samples import Bigram, held_out, own_model, run, settings, text_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from attnkit.errors import UsageError
+from attnkit.scaling.flops import count_flops
+from attnkit.scaling.hardware import device_called
 from attnkit.training.environment import git_state
 from attnkit.training.launch import make_accelerator
 from attnkit.training.plot import plot_loss
-from attnkit.training.tracking import Tracker, TrackingConfig, read_log
+from attnkit.training.tracking import Tracker, TrackingConfig, read_log, said_of
 
-FIGURES = {"loss": 2.5, "learning_rate": 1e-3, "tokens_per_second": 1234.5}
+FIGURES = {"loss": 2.5, "learning_rate": 1e-3, "tokens_per_second": 1234.5, "grad_norm": 0.5, "memory": 2**30}
 
 
 def test_a_resumed_log_has_each_record_once(tmp_path: Path, accelerator: Accelerator) -> None:
@@ -57,7 +59,7 @@ def test_a_line_per_log_step_where_there_is_no_terminal(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
     assert lines[0].startswith("step 2/4  loss 4.")
-    assert all(word in lines[0] for word in ("lr 5.00e-04", "tokens/s", "ETA 0:00"))
+    assert all(word in lines[0] for word in ("lr 5.00e-04", "|g| ", "tokens/s", "GiB", "ETA 0:00"))
     assert lines[2].startswith("step 4/4  held-out loss 4.")
 
 
@@ -71,7 +73,7 @@ def test_a_bar_where_there_is_a_terminal(
     monkeypatch.setattr("sys.stdout", shown)
     assert Console().is_terminal
     run(Bigram(), text_rows(8), settings(tmp_path, max_steps=4), accelerator=accelerator, tracking=TrackingConfig())
-    for text in ("4/4", "loss 4.", "lr ", "tokens/s", "ETA"):
+    for text in ("4/4", "loss 4.", "lr ", "|g| ", "tokens/s", "GiB", "ETA"):
         assert text in shown.getvalue()
 
 
@@ -129,6 +131,48 @@ def test_a_run_says_on_what_it_was_made(tmp_path: Path, accelerator: Accelerator
     assert environment["packages"]["torch"] == torch.__version__
     assert (environment["processes"], environment["device"], environment["mixed_precision"]) == (1, "cpu", "no")
     assert read_log(tmp_path / "log.jsonl")[0]["memory"] > 2**20
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_the_log_says_what_part_of_the_peak_is_used(
+    tmp_path: Path, accelerator: Accelerator, accumulation: int
+) -> None:
+    """MFU · peak · seconds are the FLOPs of the step, as scaling counts them for rows of that length."""
+    rows, changes = [{"input_ids": list(range(1, 33))}] * 8, {"gradient_accumulation_steps": accumulation}
+    model, peak = own_model(), 1e12
+    run(model, rows, settings(tmp_path, max_steps=3, peak_flops=peak, **changes), accelerator=accelerator)
+    work = count_flops(model.config, head="causal_lm", seq_len=32, batch_size=4, predicted=31).total * accumulation
+    seconds = 0.0
+    for record in read_log(tmp_path / "log.jsonl"):
+        assert record["mfu"] * peak * (record["seconds"] - seconds) == pytest.approx(work, rel=1e-6)
+        assert record["eta"] >= 0
+        seconds = record["seconds"]
+    assert "MFU 20.0%" in said_of({**FIGURES, "mfu": 0.2})
+
+
+def test_no_part_of_a_peak_that_is_not_known_is_said(tmp_path: Path, accelerator: Accelerator) -> None:
+    frozen = own_model()
+    frozen.get_input_embeddings().requires_grad_(False)
+    for name, model, peak in (("cpu", own_model(), None), ("bare", Bigram(), 1e12), ("frozen", frozen, 1e12)):
+        run(model, text_rows(4), settings(tmp_path / name, max_steps=1, peak_flops=peak), accelerator=accelerator)
+        assert "mfu" not in read_log(tmp_path / name / "log.jsonl")[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("Tesla V100-SXM2-32GB", "V100"),
+        ("AMD Instinct MI300X", "MI300X"),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA H100 NVL", None),
+        ("NVIDIA RTX A1000", None),
+    ],
+)
+def test_a_gpu_is_found_by_what_its_driver_calls_it(name: str, found: str | None) -> None:
+    device = device_called(name)
+    assert (device and device.name) == found
 
 
 def test_the_state_of_the_code_is_that_of_git(tmp_path: Path) -> None:
