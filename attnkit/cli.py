@@ -158,8 +158,14 @@ def answer(arguments: list[str]) -> str:
         raise UsageError(f"unknown verb {name!r}: {nearest(name, [*VERBS, *OTHERS])}")
     verb = VERBS[name]
     if asks:
-        return help_text(*verb.run, usage=f"attnkit {name} {verb.usage}")
+        return help_text(*verb.run, usage=f"attnkit {name} {verb.usage}", topic=topic_of(rest))
     return do(name, verb, rest)
+
+
+def topic_of(arguments: list[str]) -> str:
+    """What help is asked for: the word after the flag, if there is one."""
+    flag = next(index for index, word in enumerate(arguments) if word in ("-h", "--help"))
+    return "".join(word for word in arguments[flag + 1 : flag + 2] if not word.startswith("-"))
 
 
 def do(name: str, verb: Verb, arguments: list[str]) -> str:
@@ -207,7 +213,7 @@ def overview() -> str:
         "Transformers whose attention score is a part you can swap.\n\n"
         f"{verbs}\n\n"
         "  --version   the version of attnkit\n"
-        "  --help      this text; after a verb, all that the verb can be told"
+        "  --help      this text; after a verb, what the verb can be told"
     )
 
 

@@ -38,11 +38,11 @@ else:
 class PretrainRun:
     """Everything that a pretraining run depends on."""
 
+    data: PretrainDataConfig = field(default_factory=PretrainDataConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
-    data: PretrainDataConfig = field(default_factory=PretrainDataConfig)
-    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     imports: list[str] = field(default_factory=list)
     """Python files (relative to the config that names them) or modules that register parts; imported first."""
@@ -69,12 +69,12 @@ class GridConfig:
 class FinetuneRun:
     """Everything that a fine-tuning run depends on."""
 
-    model: ModelConfig = field(default_factory=ModelConfig)
-    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     data: ExamplesConfig = field(default_factory=ExamplesConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
-    adapter: AdapterConfig = field(default_factory=AdapterConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    adapter: AdapterConfig = field(default_factory=AdapterConfig)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     grid: GridConfig = field(default_factory=GridConfig)
     imports: list[str] = field(default_factory=list)

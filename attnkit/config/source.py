@@ -47,7 +47,7 @@ def read_settings(module: str, name: str) -> Settings:
             settings.sections[declared.target.id] = read_settings(home, ast.unparse(declared.annotation))
         else:
             settings.fields[declared.target.id] = Setting(
-                hint=words_of(hint),
+                hint=words_of(hint, home),
                 default=default_of(resolve(home, declared.value)[0]) if declared.value else "",
                 doc=string_of(below),
             )
@@ -90,15 +90,19 @@ def resolve(module: str, expression: ast.expr) -> tuple[ast.AST, str]:
     return found or (expression, module)
 
 
-def words_of(hint: ast.AST) -> str:
-    """A type in the words in which errors speak of it: `text or list of text`, `cosine or linear`."""
+def words_of(hint: ast.AST, module: str) -> str:
+    """A type of a module in the words in which errors speak of it: `text or list of text`, `cosine or linear`."""
     match hint:
+        case ast.Name():
+            meant, home = resolve(module, hint)
+            if meant is not hint:
+                return words_of(meant, home)
         case ast.BinOp(left=left, right=right):
-            return " or ".join(dict.fromkeys([words_of(left), words_of(right)]))
+            return " or ".join(dict.fromkeys([words_of(left, module), words_of(right, module)]))
         case ast.Subscript(value=ast.Name(id="Literal"), slice=names):
             return " or ".join(default_of(name) for name in (names.elts if isinstance(names, ast.Tuple) else [names]))
         case ast.Subscript(value=ast.Name(id="list"), slice=inner):
-            return f"list of {words_of(inner)}"
+            return f"list of {words_of(inner, module)}"
         case ast.Subscript(value=ast.Name(id="dict")):
             return "mapping"
     name = ast.unparse(hint)

@@ -32,7 +32,8 @@ INTERFACE = (
 )
 GO_ON = "its own messages, or those of its machine, say why; start all processes again with --resume"
 
-SPELLING = "ACCELERATE_USE_CPU=true accelerate launch --config_file configs/accelerate/two_processes_cpu.yaml SCRIPT"
+ON_CPU = "ACCELERATE_USE_CPU=true accelerate launch --config_file configs/accelerate/two_processes_cpu.yaml"
+ON_GPU = "accelerate launch --config_file configs/accelerate/ddp.yaml"
 
 
 def make_accelerator(
@@ -143,15 +144,19 @@ def check_num_processes(accelerator: Accelerator, num_processes: int | None = No
     world_size = int(os.environ.get("WORLD_SIZE", started))
     # What `accelerate launch` leaves behind when it was asked for several processes and started one.
     only_one = "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ and started == 1
+    wanted: int | str = "N"
     if num_processes is not None and num_processes != started:
-        asked = f"training.num_processes is {num_processes}"
+        asked, wanted = f"training.num_processes is {num_processes}", num_processes
     elif world_size != started:
-        asked = f"the launcher was asked for {world_size}"
+        asked, wanted = f"the launcher was asked for {world_size}", world_size
     elif num_processes is None and "WORLD_SIZE" not in os.environ and only_one:
         asked = "the launcher was asked for more (set training.num_processes to 1 if one is right)"
     else:
         return
-    raise UsageError(f"this run has {started} process{'es' * (started > 1)} but {asked}; two on CPU: {SPELLING}")
+    launch = f"{ON_GPU if torch.accelerator.is_available() else ON_CPU} --num_processes {wanted} SCRIPT"
+    remedy = f"launch it with {launch}" if wanted != 1 else "start it without a launcher"
+    other = f", or set training.num_processes to {started}" if num_processes is not None else ""
+    raise UsageError(f"this run has {started} process{'es' * (started > 1)} but {asked}; {remedy}{other}")
 
 
 def sum_over_processes(accelerator: Accelerator, values: Sequence[float]) -> list[float]:

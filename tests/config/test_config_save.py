@@ -14,8 +14,10 @@ from attnkit.config.load import load
 from attnkit.config.runs import FinetuneRun, ModelConfig, PretrainRun, TokenizerRun, keys_of
 from attnkit.config.save import save, to_text
 from attnkit.config.source import read_settings
+from attnkit.errors import UsageError
 from attnkit.files import strict_yaml
 from attnkit.files.saved import run_folder
+from attnkit.models.convert import FORMATS
 from attnkit.training.settings import TrainingConfig
 
 RUNS = [PretrainRun, FinetuneRun, TokenizerRun]
@@ -72,7 +74,7 @@ def test_the_saved_run_is_found_from_its_model_and_its_checkpoints(tmp_path: Pat
 
 @pytest.mark.parametrize("run_class", OF_VERBS)
 def test_help_lists_every_key(run_class: type) -> None:
-    text = help_text(run_class.__module__, run_class.__qualname__, usage="attnkit verb")
+    text = help_text(run_class.__module__, run_class.__qualname__, usage="attnkit verb", topic="all")
     listed = re.findall(r"^  --([\w.]+)  \(", text, flags=re.MULTILINE)
     assert sorted(listed) == sorted(keys_of(run_class))
 
@@ -89,7 +91,7 @@ def test_help_says_what_every_key_means(run_class: type) -> None:
 @pytest.mark.parametrize(("key", "family"), FAMILIES.items(), ids=list(FAMILIES))
 def test_help_names_the_parts_of_a_registry(key: str, family: str) -> None:
     run_class = FinetuneRun if key == "task.name" else PretrainRun
-    text = help_text(run_class.__module__, run_class.__qualname__, usage="attnkit verb")
+    text = help_text(run_class.__module__, run_class.__qualname__, usage="attnkit verb", topic="all")
     said = re.search(rf"^  --{re.escape(key)}  \(.*\n((?: {{8}}.*\n)+)", text, flags=re.MULTILINE)[1]
     own = {
         name for name in getattr(attnkit, family) if getattr(attnkit, family)[name].__module__.startswith("attnkit.")
@@ -99,10 +101,38 @@ def test_help_names_the_parts_of_a_registry(key: str, family: str) -> None:
 
 
 def test_help_gives_type_default_and_meaning() -> None:
-    text = help_text("attnkit.config.runs", "PretrainRun", usage="attnkit pretrain")
+    text = help_text("attnkit.config.runs", "PretrainRun", usage="attnkit pretrain", topic="all")
     assert "\n  --training.learning_rate  (number = 0.001)\n        Peak learning rate.\n" in text
     assert "\n  --model.scorer  (text = scaled_dot)\n        How a query scores a key" in text
     assert "\n  --model.head_dim  (int or null = null)\n" in text
     assert "\n  --data.source  (text or list of text or mapping = python-docs)\n" in text
     assert "\n  --imports  (list of text = [])\n" in text
     assert "  --training.schedule  (cosine or linear" in text
+
+
+@pytest.mark.parametrize("run_class", OF_VERBS)
+def test_help_without_a_topic_is_short_and_names_every_key(run_class: type) -> None:
+    text = help_text(run_class.__module__, run_class.__qualname__, usage="attnkit verb")
+    assert len(text.splitlines()) <= 70
+    assert {name.rpartition(".")[2] for name in keys_of(run_class)} <= set(re.findall(r"\w+", text))
+
+
+@pytest.mark.parametrize("topic", ["training", "training.transfer", "imports"])
+def test_help_on_a_topic(topic: str) -> None:
+    text = help_text("attnkit.config.runs", "PretrainRun", usage="attnkit pretrain", topic=topic)
+    listed = re.findall(r"^  --([\w.]+)  \(", text, flags=re.MULTILINE)
+    assert listed == [name for name in keys_of(PretrainRun) if name == topic or name.startswith(f"{topic}.")]
+
+
+def test_help_on_what_is_no_topic() -> None:
+    for topic, said in {"trainin": "did you mean 'training'", "model.scorr": "did you mean 'model.scorer'"}.items():
+        with pytest.raises(UsageError, match=f"--help {topic}: no such section or key: {said}"):
+            help_text("attnkit.config.runs", "PretrainRun", usage="attnkit pretrain", topic=topic)
+
+
+def test_help_says_what_a_named_type_may_be_and_the_formats() -> None:
+    text = help_text("attnkit.config.runs", "PretrainRun", usage="attnkit pretrain", topic="training.transfer")
+    assert "(mup or depth-mup or completep or null = null)" in text
+    for name in ("ImportRun", "ExportRun"):
+        text = help_text("attnkit.recipes.exchange", name, usage="attnkit verb")
+        assert FORMATS.keys() <= set(re.findall(r"\w+", text))

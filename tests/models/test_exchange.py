@@ -41,7 +41,7 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["import", str(tmp_path / "none"), new], "none has no config.json: give the folder of a checkpoint"),
         (["import", folder, new], "config.json names no class of transformers"),
         (["export", folder, new], "format: give either --format or --remote-code"),
-        (["export", folder, new, "--format", "brt"], "format: unknown 'brt': did you mean 'bert'"),
+        (["export", folder, new, "--format", "brt"], "format: unknown name 'brt': did you mean 'bert'"),
         (["export", folder, new, "--format", "gpt2"], "format 'gpt2' cannot say"),
         (["export", folder, used, "--remote-code"], "is in use: give a folder that does not exist"),
         (["export", folder, "--remote-code"], "export needs target: attnkit export RUN_OR_MODEL TARGET"),

@@ -134,7 +134,8 @@ def test_every_process_learns_of_a_mistake(seen: list[dict[str, Any]]) -> None:
     errors = seen[0]["errors"]
     assert "2 parameters take no part in the loss: pooler.weight, pooler.bias; remove them" in errors["unused"]
     assert errors["nan"].startswith("step 1: the loss is nan")
-    assert errors["processes"].startswith("this run has 2 processes but training.num_processes is 3; two on CPU: ACC")
+    assert errors["processes"].startswith("this run has 2 processes but training.num_processes is 3; launch it with")
+    assert errors["processes"].endswith(" --num_processes 3 SCRIPT, or set training.num_processes to 2")
     assert "is a file; choose a folder" in errors["folder"]
     assert errors["main"] == "only the main process saw this"
     assert "shared-0/run is another folder to 1 of 2 processes: give one on a disk" in errors["not shared"]
@@ -166,7 +167,12 @@ def test_a_launcher_that_starts_one_process_for_two_is_noticed(
     ("environment", "asked", "message"),
     [
         ({"WORLD_SIZE": "2"}, None, "this run has 1 process but the launcher was asked for 2"),
-        ({}, 2, r"training\.num_processes is 2; two on CPU: ACCELERATE_USE_CPU=true accelerate launch"),
+        ({}, 2, r"training\.num_processes is 2; launch it with .* --num_processes 2 SCRIPT, or set"),
+        (
+            {},
+            4,
+            r"launch it with .*accelerate launch --config_file configs/accelerate/\w+\.yaml --num_processes 4 SCRIPT",
+        ),
         ({"ACCELERATE_MIXED_PRECISION": "no", "MASTER_ADDR": "localhost"}, 1, None),
         ({"MASTER_ADDR": "localhost"}, None, None),
         ({}, None, None),
