@@ -21,8 +21,8 @@ Entries = str | Sequence[str | dict[str, Any]]
 PYTHON_DOCS = "python-docs"
 MIN_ROW = 2  # tokens: a row of one has none that is predicted from another
 MAX_ROW = 2**24  # tokens
-# `name` or `org/name`, either with `:split`.
-HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?(:\w+)?", re.ASCII)
+# `name` or `org/name`, either with `@revision` and `:split`.
+HUB_NAME = re.compile(r"(?P<name>\w[\w.-]*(/\w[\w.-]*)?)(@(?P<revision>\w[\w./-]*))?(:(?P<split>\w+))?", re.ASCII)
 LOCAL_REMEDY = (
     "give a local txt, jsonl, csv, tsv, parquet or arrow file, a folder of them, or 'python-docs' as the source"
 )
@@ -36,7 +36,7 @@ class DataConfig:
 
     source: str | list[str] = PYTHON_DOCS
     """`python-docs`, or files, globs and folders of txt, jsonl, csv, tsv, parquet and arrow (plain or .gz), or a hub
-    name (`org/name`, or `org/name:split`; the split is `train` if none is named)."""
+    name (`org/name`, with `@revision` and `:split` where these are not `main` and `train`)."""
     subset: str | None = None
     """The configuration of a hub dataset that has several, e.g. `wikitext-2-raw-v1`."""
     text_column: str = "text"
@@ -66,8 +66,8 @@ class PretrainDataConfig(DataConfig):
 
     source: str | list[str | dict[str, Any]] = PYTHON_DOCS  # type: ignore[assignment]
     """`python-docs`, or files, globs and folders of txt, jsonl, csv, tsv, parquet and arrow (plain or .gz), or a hub
-    name (`org/name`, or `org/name:split`; the split is `train` if none is named). A list of mappings {source, weight,
-    text_column, documents, subset} mixes several sources; all but `source` may be left out there."""
+    name (`org/name`, with `@revision` and `:split` where these are not `main` and `train`). A list of mappings {source,
+    weight, text_column, documents, subset} mixes several sources; all but `source` may be left out there."""
     packing: str = "concatenate"
     """How documents share rows: end to end (`concatenate`), whole where they fit (`best_fit`), or each in rows of its
     own (`one_document`)."""
@@ -252,16 +252,16 @@ def _remedy(path: Path) -> str:
 
 def _hub_rows(entry: str, *, columns: Mapping[str, str], subset: str | None) -> Iterator[Row]:
     """The rows of a dataset on the hub."""
-    name, _, split = entry.partition(":")
+    name, revision, split = HUB_NAME.fullmatch(entry).group("name", "revision", "split")  # type: ignore[union-attr]
     remedy = _remedy(Path(name))
     require_repository(name, kind="dataset", remedy=remedy)
     try:
-        rows = datasets.load_dataset(name, subset, split=split or "train")
+        rows = datasets.load_dataset(name, subset, revision=revision, split=split or "train")
     except ConnectionError as error:
         raise unreachable(name, kind="dataset", remedy=remedy) from error
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         raise UsageError(
-            f"{entry}: cannot be loaded from the hub ({first_line(error)}); check data.subset and the split"
+            f"{entry}: cannot be loaded from the hub ({first_line(error)}); check data.subset, revision and split"
         ) from error
     for column, setting in columns.items():
         if column not in rows.column_names:

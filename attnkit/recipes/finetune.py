@@ -30,6 +30,7 @@ from attnkit.recipes.judge import Judged, judge, make_rows, plot_report, say_fig
 from attnkit.recipes.model import build_model, row_length
 from attnkit.tasks import Example, Task, load_examples, make_task
 from attnkit.tasks.adapter import adapt, merge
+from attnkit.tasks.generation import frequency_likelihoods
 from attnkit.tasks.rows import Row
 from attnkit.training.checkpoint import load_weights
 from attnkit.training.launch import check_shared_folder, make_accelerator, on_main, reporting_network
@@ -259,7 +260,7 @@ def summarize(
         "best_step": result.best_step,
         "tokens_seen": result.tokens_seen,
         "seconds": round(result.seconds, 1),
-        "baseline": task.baseline(examples["train"], examples["held_out"]),
+        "baseline": baseline(prepared),
         "guess": task.guess,
         "intervals": {},
         "predictions": str(prepared.folder / PREDICTIONS),
@@ -270,6 +271,17 @@ def summarize(
         summary[split] = found.figures
         summary["intervals"][split] = task.intervals(found.examples, found.answers)
     return summary
+
+
+def baseline(prepared: Prepared) -> dict[str, float]:
+    """The metrics, by name, of what says the same of every held-out text."""
+    task, examples, rows = prepared.task, prepared.examples, prepared.rows
+    likelihoods = (
+        frequency_likelihoods(rows["train"], rows["held_out"], vocab_size=len(prepared.tokenizer))
+        if "likelihood" in task.judged
+        else []
+    )
+    return task.baseline(examples["train"], examples["held_out"], likelihoods=likelihoods)
 
 
 def notes(prepared: Prepared) -> dict[str, list[str]]:

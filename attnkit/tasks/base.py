@@ -180,9 +180,14 @@ class Task(ABC):
         ((most_common, _),) = Counter(json.dumps(self.gold(example)) for example in train).most_common(1)
         return [json.loads(most_common)] * len(examples)
 
-    def baseline(self, train: Sequence[Example], examples: Sequence[Example]) -> dict[str, float]:
-        """The metrics, by name, of the guesses."""
-        return self.score(examples, [{"prediction": guess} for guess in self.guesses(train, examples)])
+    def baseline(
+        self, train: Sequence[Example], examples: Sequence[Example], *, likelihoods: Sequence[Answer] = ()
+    ) -> dict[str, float]:
+        """The metrics, by name, of the guesses, and of `likelihoods` that were found without reading the text."""
+        answers: list[Answer] = [{"prediction": guess} for guess in self.guesses(train, examples)]
+        for answer, likelihood in zip(answers, likelihoods, strict=False):
+            answer["likelihood"] = likelihood
+        return self.score(examples, answers)
 
 
 tasks: Registry[Task] = Registry("task", Task)

@@ -35,10 +35,12 @@ class ExamplesConfig(DataConfig):
     """Examples to train on at most; the others are left out by lot."""
     max_held_out_samples: int | None = None
     """Held-out examples at most; the others are left out by lot."""
+    max_test_samples: int | None = None
+    """Test examples at most; the others are left out by lot."""
 
     def problems(self) -> list[str]:
         """What is wrong with these settings, a line each."""
-        names = ("max_train_samples", "max_held_out_samples")
+        names = ("max_train_samples", "max_held_out_samples", "max_test_samples")
         values = {name: vars(self)[name] for name in names}
         return super().problems() + [
             f"data.{name}: {value} must be 1 or more"
@@ -80,7 +82,9 @@ def load_examples(task: "Task", data: ExamplesConfig, *, notes: list[str] | None
         "train": sample(train, data.max_train_samples, seed=data.seed),
         "held_out": sample(held_out, data.max_held_out_samples, seed=data.seed),
     }
-    return splits | ({"test": read["data.test_source"]} if "data.test_source" in read else {})
+    if "data.test_source" in read:
+        splits["test"] = sample(read["data.test_source"], data.max_test_samples, seed=data.seed)
+    return splits
 
 
 def read_examples(

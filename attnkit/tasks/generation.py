@@ -1,5 +1,8 @@
 """Texts that a model writes, how likely they are, and how likely the right ones are."""
 
+import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from attnkit.errors import UsageError
 from attnkit.models.loss import IGNORED
+from attnkit.tasks.rows import Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,3 +72,18 @@ def likelihoods(logits: Tensor, labels: Tensor) -> list[dict[str, Any]]:
     correct = (logits.argmax(dim=-1) == labels) & is_label
     sums = zip(nats.sum(dim=1).tolist(), is_label.sum(dim=1).tolist(), correct.sum(dim=1).tolist(), strict=True)
     return [{"nats": nat, "tokens": tokens, "correct": right} for nat, tokens, right in sums]
+
+
+def frequency_likelihoods(train: Sequence[Row], rows: Sequence[Row], *, vocab_size: int) -> list[dict[str, Any]]:
+    """As `likelihoods`, of a model that knows how often each token is a label in training and nothing else.
+
+    p(token) = (its labels + 1) / (all labels + `vocab_size`): what training never saw has a probability too (Laplace).
+    """
+    counts = Counter(label for row in train for label in row["labels"] if label != IGNORED)
+    total, commonest = counts.total() + vocab_size, max(counts, key=counts.__getitem__)
+    found = []
+    for row in rows:
+        labels = [label for label in row["labels"] if label != IGNORED]
+        nats = sum(math.log(total / (counts[label] + 1)) for label in labels)
+        found.append({"nats": nats, "tokens": len(labels), "correct": labels.count(commonest)})
+    return found

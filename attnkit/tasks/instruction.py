@@ -45,7 +45,7 @@ class Instruction(Task):
     auto_class = AutoModelForCausalLM
     judged = {"likelihood": "likelihood", "text": "prediction"}
     usual_metrics = ("perplexity", "token_accuracy")
-    guess = "the commonest answer"
+    guess = "the commonest answer, tokens by frequency"
     is_generated = True
 
     def __init__(

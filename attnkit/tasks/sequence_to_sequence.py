@@ -26,7 +26,7 @@ class SequenceToSequence(Task):
     auto_class = AutoModelForSeq2SeqLM
     judged = {"text": "prediction", "likelihood": "likelihood"}
     usual_metrics = ("rouge1", "rouge2", "rougeL", "chrf")
-    guess = "the commonest target"
+    guess = "the commonest target, tokens by frequency"
     is_generated = True
 
     def __init__(

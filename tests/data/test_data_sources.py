@@ -1,6 +1,7 @@
 """Sources: which files and data sets, in which order, and what a mix may say."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -118,10 +119,12 @@ def test_what_an_entry_of_a_mix_may_not_say_is_refused() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["org/corpus", "corpus", "org/corpus-1.5", "org/corpus:validation"])
+@pytest.mark.parametrize(
+    "name", ["org/corpus", "corpus", "org/corpus-1.5", "org/corpus:dev", "org/corpus@refs/pr/1:dev"]
+)
 def test_a_hub_dataset_is_refused_offline(name: str) -> None:
     refuse(
-        rf"{name.partition(':')[0]}' is no file or folder here, and the hub cannot be reached for a dataset of that "
+        rf"{re.split('[@:]', name)[0]}' is no file or folder here, and the hub cannot be reached for a dataset of that "
         "name; give a local txt, jsonl, csv, tsv, parquet or arrow file",
         source=name,
     )

@@ -154,17 +154,19 @@ def test_choices_are_as_many_where_no_answer_is_known() -> None:
 
 def test_samples_cut_examples_and_not_classes(tmp_path: Path) -> None:
     rows = [{"text": f"text {number}", "label": str(number % 5)} for number in range(50)]
-    data = {"source": write(tmp_path / "a.jsonl", *rows), "held_out_source": write(tmp_path / "b.jsonl", *rows)}
-    config = ExamplesConfig(**data, max_train_samples=3, max_held_out_samples=7)
+    data = {f"{name}source": write(tmp_path / f"{name}rows.jsonl", *rows) for name in ("", "held_out_", "test_")}
+    config = ExamplesConfig(**data, max_train_samples=3, max_held_out_samples=7, max_test_samples=4)
     task = make_task(TaskConfig(), config)
     examples = load_examples(task, config)
-    assert (len(examples["train"]), len(examples["held_out"]), len(task.names())) == (3, 7, 5)
+    assert {split: len(members) for split, members in examples.items()} == {"train": 3, "held_out": 7, "test": 4}
+    assert len(task.names()) == 5
     assert examples == load_examples(task, config)
     numbers = [int(example["text"].split()[1]) for example in examples["held_out"]]
     assert numbers == sorted(numbers)
-    assert ExamplesConfig(max_train_samples=0, sequence_length=0).problems() == [
+    assert ExamplesConfig(max_train_samples=0, max_test_samples=0, sequence_length=0).problems() == [
         "data.sequence_length: 0 must be from 2 to 16777216",
         "data.max_train_samples: 0 must be 1 or more",
+        "data.max_test_samples: 0 must be 1 or more",
     ]
 
 

@@ -1,9 +1,14 @@
 """Laws that every task keeps, on real examples: what is reported is what is saved, whatever the size of a batch."""
 
 import json
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import judged_runs
 import numpy as np
 import pytest
 from transformers import (
@@ -21,11 +26,15 @@ from attnkit.config.load import load
 from attnkit.config.runs import FinetuneRun
 from attnkit.data.tokenizer import TokenizerConfig, train_tokenizer
 from attnkit.errors import UsageError
+from attnkit.recipes.finetune import check_best_metric
 from attnkit.recipes.judge import show
 from attnkit.tasks import ExamplesConfig, TaskConfig, make_task
 from attnkit.tasks.metrics import metrics
+from attnkit.training.launch import make_accelerator
+from attnkit.training.settings import TrainingConfig
 
 EXAMPLES = Path(__file__).parent / "examples"
+CONFIGS = Path(__file__).parents[2] / "configs"
 TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 
 
@@ -77,18 +86,36 @@ def finetune(name: str, folder: Path, *flags: object) -> int:
     return main([str(word) for word in (*words, *FLAGS.get(name, []), *flags)])
 
 
+@pytest.fixture(scope="module")
+def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a run of a task, which is made once; its test examples are beside it."""
+    root = tmp_path_factory.mktemp("runs")
+
+    def make(name: str) -> Path:
+        folder = root / name
+        if not folder.is_dir():
+            folder.mkdir()
+            test = write(folder / "test.jsonl", ROWS[name][:9])
+            assert finetune(name, folder, "--data.test_source", test) == 0
+        return folder / "run"
+
+    return make
+
+
 def test_every_task_has_rows_here() -> None:
     assert ROWS.keys() == set(attnkit.tasks)
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_what_is_reported_is_what_is_saved(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert finetune(name, tmp_path, "--data.test_source", write(tmp_path / "test.jsonl", ROWS[name][:9])) == 0
-    run = tmp_path / "run"
+def test_what_is_reported_is_what_is_saved(
+    name: str, run_of: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_of(name)
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     made = load(FinetuneRun, ["--config", str(run / "config.yaml")])
     task = make_task(made.task, made.data)
     assert list(summary["held_out"]) == ["loss", *task.metric_names]
+    assert list(summary["baseline"]) == task.metric_names
     for split in ("held_out", "test"):
         lines = (run / "predictions" / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()
         said = [json.loads(line) for line in lines]
@@ -129,6 +156,29 @@ def test_what_is_reported_is_what_is_saved(name: str, tmp_path: Path, capsys: py
     assert (tmp_path / "new.jsonl").read_text(encoding="utf-8") == kept
 
 
+def test_two_processes_say_what_one_says(run_of: Callable[[str], Path]) -> None:
+    (folder,) = {run_of(name).parents[1] for name in ROWS}
+    command = [sys.executable, "-m", "accelerate.commands.launch"]
+    command += [
+        "--config_file",
+        str(CONFIGS / "accelerate" / "two_processes_cpu.yaml"),
+        judged_runs.__file__,
+        str(folder),
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    one = judged_runs.figures(folder, make_accelerator())
+    assert one.keys() == set(attnkit.tasks)
+    for rank in (0, 1):
+        two = json.loads((folder / f"figures-{rank}.json").read_text(encoding="utf-8"))
+        assert two["num_processes"] == 2
+        for name, figures in two["figures"].items():
+            # Each batch is read by one process, so that metrics are equal to the last digit; losses are summed by two.
+            assert figures == one[name] | {"loss": pytest.approx(one[name]["loss"], rel=1e-6)}
+            summary = json.loads((folder / name / "run" / "summary.json").read_text(encoding="utf-8"))
+            assert figures == pytest.approx(summary["held_out"], rel=1e-4)
+
+
 def class_names(run: Path) -> list[str]:
     return list(json.loads((run / "model" / "config.json").read_text(encoding="utf-8")).get("label2id", []))
 
@@ -139,6 +189,23 @@ def test_unknown_options_and_metrics_are_named(name: str) -> None:
         make_task(TaskConfig(name=name, options={"strid": 3}), ExamplesConfig())
     with pytest.raises(UsageError, match=rf"task\.metrics: no metric 'acuracy' for task '{name}': .*allowed"):
         make_task(TaskConfig(name=name, metrics=["acuracy"]), ExamplesConfig())
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_no_metric_can_be_named_so_that_its_worst_is_kept(name: str) -> None:
+    kinds = attnkit.tasks[name].judged
+    fit = [key for key, metric in metrics.items() if set(metric.judges) & kinds.keys()]
+    task = make_task(TaskConfig(name=name, metrics=fit), ExamplesConfig())
+    for metric, right in {"loss": "min", **{key: metrics[key].mode for key in fit}}.items():
+        wrong = "max" if right == "min" else "min"
+        for mode in (right, wrong):
+            run = FinetuneRun(training=TrainingConfig(best_metric=metric, best_mode=mode))
+            refused = pytest.raises(UsageError, match=rf"keep the worst {metric}: set it to '{right}'")
+            with refused if mode == wrong else nullcontext():
+                check_best_metric(run, task)
+    for metric in ("eval_loss", f"eval_{fit[0]}", f"{fit[0]}_loss"):
+        with pytest.raises(UsageError, match=rf"training\.best_metric: this run has no metric '{metric}'"):
+            check_best_metric(FinetuneRun(training=TrainingConfig(best_metric=metric)), task)
 
 
 @pytest.mark.parametrize(

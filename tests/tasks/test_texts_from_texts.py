@@ -1,6 +1,7 @@
 """What labels of generated texts are, what is masked, and that writing does not depend on the batch."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from attnkit.errors import UsageError
 from attnkit.recipes.finetune import predicts
 from attnkit.tasks import ExamplesConfig, TaskConfig, make_task
 from attnkit.tasks.fields import Field
+from attnkit.tasks.generation import frequency_likelihoods
 from attnkit.tasks.instruction import read_messages
 
 TEXT = "user: assistant: what is a cat? an animal. the dog ran home and it sat on the mat."
@@ -126,6 +128,14 @@ def test_a_tokenizer_without_an_end_is_refused(tokenizer: Any) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- instruction
+
+
+def test_the_baseline_of_likelihoods_knows_how_often_tokens_are_labels() -> None:
+    train = [{"labels": [-100, 7, 7, 8]}, {"labels": [7, -100]}]
+    one, other = frequency_likelihoods(train, [{"labels": [-100, 7, 8]}, {"labels": [9]}], vocab_size=6)
+    # Laplace: 3, 1 and 0 of 4 labels, one more of each of the 6 tokens.
+    assert (one["tokens"], one["correct"], other["tokens"], other["correct"]) == (2, 1, 1, 0)
+    assert (one["nats"], other["nats"]) == pytest.approx((-math.log(4 / 10) - math.log(2 / 10), -math.log(1 / 10)))
 
 
 def test_only_answers_are_predicted(tokenizer: Any) -> None:
