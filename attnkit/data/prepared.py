@@ -27,7 +27,7 @@ from attnkit.data.objectives import Objective
 from attnkit.data.rows import Account, Group, RowMaker, end_of_document
 from attnkit.data.sources import PYTHON_DOCS, paths_of
 from attnkit.errors import UsageError
-from attnkit.files.disk import sync_to_disk
+from attnkit.files.disk import file_checksum, sync_to_disk
 
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer"
 FORMAT = 2
@@ -139,15 +139,6 @@ def file_hash(path: Path) -> str:
         while chunk := stream.read(2**22):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def file_checksum(path: Path) -> int:
-    """The CRC-32 of a file, which notices accidents several times as fast as a hash that withstands intent."""
-    checksum = 0
-    with path.open("rb") as stream:
-        while chunk := stream.read(2**20):
-            checksum = zlib.crc32(chunk, checksum)
-    return checksum
 
 
 def write_prepared(

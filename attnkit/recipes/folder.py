@@ -13,11 +13,14 @@ from attnkit.config.runs import FinetuneRun, PretrainRun
 from attnkit.config.save import save
 from attnkit.data.sources import PYTHON_DOCS, DataConfig, may_be_on_hub
 from attnkit.errors import UsageError
-from attnkit.files.saved import CONFIG, MODEL
+from attnkit.files.disk import damage, seal
+from attnkit.files.saved import CHECKPOINTS, CONFIG, MODEL
 from attnkit.models import AttnKitConfig
 from attnkit.recipes.card import write_run_card
 from attnkit.recipes.saved import TOKENIZER, tokenizer_folder
-from attnkit.training.run_folder import check_output_folder, open_output_folder, refuse_foreign_files, writing
+from attnkit.training.checkpoint import check_intact, newest_complete
+from attnkit.training.run_folder import LOG, check_output_folder, open_output_folder, refuse_foreign_files, writing
+from attnkit.training.tracking import read_log
 
 SUMMARY, LOSS_CURVE = "summary.json", "loss.png"
 
@@ -28,7 +31,10 @@ Data = TypeVar("Data", bound=DataConfig)
 def tokenizer_path(run: PretrainRun | FinetuneRun) -> str | None:
     """Where the tokenizer of a run is, if it has one: a run that goes on and a model that is loaded keep theirs."""
     own = Path(run.training.output_dir) / TOKENIZER
-    if run.training.resume and own.is_dir():
+    newest = newest_complete(own.with_name(CHECKPOINTS)) if run.training.resume else None
+    if newest is not None:
+        if what := damage(own):
+            raise UsageError(f"training.resume: {own} is damaged ({what}): copy the tokenizer of {newest} there")
         return str(own)
     if run.tokenizer.path is not None or run.model.path is None:
         return run.tokenizer.path
@@ -67,11 +73,16 @@ def absolute_data(data: Data) -> Data:
 
 
 def check_same_run(run: PretrainRun | FinetuneRun, *, sections: Sequence[str]) -> None:
-    """Raise `UsageError` if the folder to go on in holds a run that differs in one of these sections."""
+    """Raise `UsageError` if the folder to go on in is damaged, or holds a run that differs in one of these sections."""
     folder = Path(run.training.output_dir)
-    path = folder / CONFIG
-    if not path.is_file():
+    newest, path = newest_complete(folder / CHECKPOINTS), folder / CONFIG
+    if newest is not None:
+        check_intact(newest)
+        read_log(folder / LOG)
+    if newest is None and not path.is_file():
         return
+    if not path.is_file():
+        raise UsageError(f"training.resume: {path} is missing: write it with the same command and --print_config")
     saved, now = asdict(load_saved(type(run), folder, imports=run.imports)), asdict(run)
     changed = [
         f"{section}.{name} was {value!r} and is {now[section][name]!r}"
@@ -103,6 +114,7 @@ def open_run(run: Run, tokenizer: PreTrainedTokenizerBase) -> None:
     with writing(folder):
         save(run, folder)
         tokenizer.save_pretrained(folder / TOKENIZER)
+        seal(folder / TOKENIZER)
 
 
 def is_path(key: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from attnkit.config.runs import FinetuneRun, GridConfig
 from attnkit.errors import UsageError
+from attnkit.files.text import read_json
 from attnkit.recipes.folder import SUMMARY
 from attnkit.training.run_folder import writing
 
@@ -63,12 +64,20 @@ def run_grid(run: FinetuneRun, finetune: Callable[[FinetuneRun], str]) -> str:
             said = finetune(member)
             if not summary.exists():  # a signal ended it
                 return said
-        figures.setdefault(setting, {})[seed] = json.loads(summary.read_text(encoding="utf-8"))["held_out"]
+        figures.setdefault(setting, {})[seed] = held_out_of(summary)
     report = summarize(figures)
     path = Path(run.training.output_dir) / GRID
     with writing(path):
         path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return say(report, path)
+
+
+def held_out_of(summary: Path) -> dict[str, float]:
+    """The held-out figures of a finished run. Raises `UsageError` for a damaged file."""
+    figures = read_json(summary).get("held_out")
+    if not isinstance(figures, dict):
+        raise UsageError(f"{summary}: has no held-out figures: the file is damaged; delete it and run again")
+    return figures
 
 
 def summarize(figures: dict[Setting, dict[int, dict[str, float]]]) -> list[dict[str, Any]]:

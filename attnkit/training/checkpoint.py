@@ -7,7 +7,7 @@
         optimizer.pt                     moments by name of parameter, and the scale of fp16 gradients; read with
                                          `weights_only=True`
         state.json                       counters, best score, position in the data, and the run's facts
-        COMPLETE                         written last: a folder without it does not count
+        COMPLETE                         written last, with a checksum of each file: a folder without it does not count
 
 Random numbers need no file: they are a function of the seed and the position in the data (`randomness.py`).
 """
@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from attnkit.errors import UsageError
-from attnkit.files.disk import sync_to_disk
+from attnkit.files.disk import SEAL, damage, seal, sync_to_disk
 from attnkit.training.average import WeightAverage
 from attnkit.training.order import TrainRows, count_rows, rows_of_step
 from attnkit.training.progress import Progress
@@ -34,7 +34,6 @@ from attnkit.training.run_folder import writing
 from attnkit.training.settings import TrainingConfig
 from attnkit.training.shards import load_optimizer, share_out, whole_weights
 
-MARKER = "COMPLETE"
 WEIGHTS, AVERAGE, OPTIMIZER, STATE = "model.safetensors", "average.safetensors", "optimizer.pt", "state.json"
 UNFINISHED = ".unfinished-"
 NAME = re.compile(r"step-(\d+)")
@@ -90,7 +89,7 @@ def step_of(path: Path) -> int:
 
 def is_complete(path: Path) -> bool:
     """Whether a folder is a checkpoint that was written to its end."""
-    return (path / MARKER).exists()
+    return (path / SEAL).exists()
 
 
 def complete_steps(folder: Path) -> list[int]:
@@ -126,8 +125,7 @@ def save_checkpoint(folder: Path, contents: Contents) -> Path:
             sync_to_disk(unfinished)
             unfinished.rename(path)
             sync_to_disk(folder)
-            (path / MARKER).touch()
-            sync_to_disk(path)
+            seal(path)
     except UsageError:
         for leftover in (unfinished, path):
             shutil.rmtree(leftover, ignore_errors=True)
@@ -200,6 +198,7 @@ def load_checkpoint(
     with its weights. Nothing is unpickled that could run code. Raises `UsageError` if the checkpoint is of another
     model or order of rows, or if it is damaged.
     """
+    check_intact(path)
     with reading(path):
         state = json.loads((path / STATE).read_text(encoding="utf-8"))
         differences, progress = _differences(state["facts"], vars(facts)), Progress(**state["progress"])
@@ -216,6 +215,14 @@ def load_checkpoint(
     if scaler is not None and saved["scaler"] is not None:
         scaler.load_state_dict(saved["scaler"])
     return progress
+
+
+def check_intact(path: Path) -> None:
+    """Raise `UsageError` for a checkpoint of which any file is not as it was written."""
+    if what := damage(path):
+        raise UsageError(
+            f"cannot go on from {path}: it is damaged ({what}); delete this folder to go on from the one before it"
+        )
 
 
 @contextmanager
@@ -252,5 +259,5 @@ def prune(folder: Path, *, keep_last: int, keep_every: int | None, best_step: in
         for step in steps:
             if step not in keep:
                 path = checkpoint_path(folder, step)
-                (path / MARKER).unlink()  # first, so that a crash midway leaves a folder that does not count
+                (path / SEAL).unlink()  # first, so that a crash midway leaves a folder that does not count
                 shutil.rmtree(path)

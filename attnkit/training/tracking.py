@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from attnkit.errors import UsageError, nearest
+from attnkit.files.text import read_text
 from attnkit.training.run_folder import LOG, writing
 
 if TYPE_CHECKING:  # heavy, and `config.py` reads the settings of this file
@@ -169,12 +170,24 @@ def said_of(figures: Mapping[str, float]) -> str:
 
 
 def read_log(path: str | Path) -> list[dict[str, Any]]:
-    """The records of a `log.jsonl`; a last line that a crash cut short is left out. No file, no records."""
+    """The records of a `log.jsonl`; a last line that a crash cut short is left out. No file, no records.
+
+    Raises `UsageError` for a line that is damaged.
+    """
     path = Path(path)
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1]]
+    return [_record_in(line, f"{path}:{number}") for number, line in enumerate(read_text(path).split("\n")[:-1], 1)]
+
+
+def _record_in(line: str, place: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        record = None
+    if not isinstance(record, dict) or not {"kind", "step", "loss"} <= record.keys():
+        raise UsageError(f"{place}: is no record of a step: the file is damaged; correct or remove this line")
+    return record
 
 
 def _line(record: Mapping[str, Any]) -> str:

@@ -326,3 +326,32 @@ def test_a_signal_before_the_first_step_ends_a_run_with_exit_code_0(
     assert said[-1].startswith(f"stopped by {name} outside of training")
     assert not folder.exists()
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_resume_names_each_damaged_file(config: Path, finished: Path, tmp_path: Path, cli: Cli) -> None:
+    folder = Path(shutil.copytree(finished, tmp_path / "run", symlinks=True))
+    command = ("pretrain", "--config", config, "--training.output_dir", folder, "--training.max_steps", 7, "--resume")
+    files = [*(folder / "checkpoints" / "step-000006").iterdir(), *(folder / "tokenizer").iterdir()]
+    files += [folder / "log.jsonl", folder / "config.yaml"]
+    assert len(files) >= 12
+    for path in files:
+        whole = path.read_bytes()
+        changes = {"truncated": whole[: len(whole) // 2], "flipped": bytes([whole[0] ^ 1]) + whole[1:], "deleted": None}
+        if path.name in ("log.jsonl", "COMPLETE"):
+            del changes["deleted"]  # a run may begin a new log; without the mark a checkpoint was never finished
+        if path.name == "log.jsonl":
+            del changes["truncated"]  # as a crash leaves it
+        for change, content in changes.items():
+            path.unlink()
+            if content is not None:
+                path.write_bytes(content)
+            before = {it: it.read_bytes() for it in folder.rglob("*") if it.is_file()}
+            code, said, errors = cli(*command)
+            assert (code, said, len(errors)) == (2, [], 1), (path, change)
+            assert path.name in errors[0], change
+            assert before == {it: it.read_bytes() for it in folder.rglob("*") if it.is_file()}
+            path.write_bytes(whole)
+    (folder / "model" / "config.json").unlink()  # what a run makes at its end is made again
+    (folder / "summary.json").write_text("{")
+    assert cli(*command)[0] == 0
+    assert json.loads((folder / "summary.json").read_text())["steps"] == 7

@@ -22,6 +22,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, set_seed
 
 from attnkit.errors import UsageError
+from attnkit.files.disk import seal
 from attnkit.training.checkpoint import complete_steps, newest_complete
 from attnkit.training.loop import TrainResult
 from attnkit.training.run_folder import check_output_folder, holds_run, open_output_folder
@@ -196,6 +197,7 @@ def test_a_checkpoint_carries_the_tokenizer(tmp_path: Path, accelerator: Acceler
 def test_a_checkpoint_runs_no_code(tmp_path: Path, accelerator: Accelerator) -> None:
     path = run(Bigram(), ROWS, settings(tmp_path, max_steps=1), accelerator=accelerator).last_checkpoint
     torch.save({"optimizer": Touch(tmp_path / "touched"), "scaler": None}, path / "optimizer.pt")
+    seal(path)
     with pytest.raises(UsageError, match=r"cannot go on from .*step-000001: it is damaged \(UnpicklingError"):
         run(Bigram(), ROWS, settings(tmp_path, max_steps=2, resume=True), accelerator=accelerator)
     assert not (tmp_path / "touched").exists()
