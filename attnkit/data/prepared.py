@@ -9,10 +9,8 @@ folder/
 
 import json
 import shutil
-import sys
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -25,7 +23,7 @@ from transformers import PreTrainedTokenizerBase
 from attnkit.data.documents import Documents
 from attnkit.data.objectives import Objective
 from attnkit.data.rows import Account, Group, RowMaker, end_of_document
-from attnkit.data.sources import PYTHON_DOCS, paths_of
+from attnkit.data.source_files import SourceFile, changed_files, names_of, source_files
 from attnkit.errors import UsageError
 from attnkit.files.disk import file_checksum, sync_to_disk
 
@@ -51,16 +49,6 @@ class Shard:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextFile:
-    """One file that text was read from. A file of the same size and time is taken for the same."""
-
-    path: str
-    bytes: int
-    modified: int  # nanoseconds since 1970
-    hash: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """What prepared rows were made of, and what became of it."""
 
@@ -72,7 +60,7 @@ class Manifest:
     """The CRC-32 of each of its files."""
     trained: dict[str, Any]
     """The settings that the tokenizer was trained with, if it was trained for these rows."""
-    files: list[TextFile]
+    files: list[SourceFile]
     shards: list[Shard]
     accounts: list[dict[str, Any]]
     """An account, with the source and part that it is of."""
@@ -109,38 +97,6 @@ def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
     return digest.hexdigest()
 
 
-def text_files(documents: Documents) -> Iterator[TextFile]:
-    """The files behind the sources of a run, each once, and the Python whose documents `python-docs` are."""
-    held_out = documents.data.held_out_source
-    names: list[str] = []
-    for source in [*(source.source for source in documents.sources), held_out or []]:
-        names += [source] if isinstance(source, str) else source
-    met: set[Path] = set()
-    for name in names:
-        if name == PYTHON_DOCS:
-            yield TextFile(path=PYTHON_DOCS, bytes=0, modified=0, hash=sys.version)
-            continue
-        for path in paths_of(name) or []:
-            if path.resolve() not in met:
-                met.add(path.resolve())
-                yield text_file(path.resolve())
-
-
-def text_file(path: Path) -> TextFile:
-    """A file as it is now."""
-    stat = path.stat()
-    return TextFile(path=str(path), bytes=stat.st_size, modified=stat.st_mtime_ns, hash=file_hash(path))
-
-
-def file_hash(path: Path) -> str:
-    """A hash of the bytes of a file."""
-    digest = blake2b(digest_size=16)
-    with path.open("rb") as stream:
-        while chunk := stream.read(2**22):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
 def write_prepared(
     folder: Path,
     documents: Documents,
@@ -158,7 +114,7 @@ def write_prepared(
         if unfinished.exists():  # of a preparation that was ended before its time
             shutil.rmtree(unfinished)
         unfinished.mkdir(parents=True)
-        files = list(text_files(documents))
+        files = list(source_files(names_of(documents)))
         tokenizer.save_pretrained(unfinished / TOKENIZER)
         maker = RowMaker(tokenizer, packing=objective.packing)
         shards = write_shards(unfinished, maker, documents)
@@ -249,7 +205,7 @@ def read_manifest(folder: Path) -> Manifest:
             raise UsageError(f"data.prepared: {folder} has format {values['format']}, not {FORMAT}; {PREPARE_AGAIN}")
         if values.pop("checksum", None) != checksum_of(values):
             raise ValueError("its checksum is another one")
-        values["files"] = [TextFile(**entry) for entry in values["files"]]
+        values["files"] = [SourceFile(**entry) for entry in values["files"]]
         values["shards"] = [Shard(**entry) for entry in values["shards"]]
         manifest = Manifest(**values)
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -296,22 +252,6 @@ def other_rows(folder: Path, found: list[str]) -> UsageError:
         f"data.prepared: {folder} holds rows of other settings ({'; '.join(found)}); run attnkit prepare with these "
         f"into another folder"
     )
-
-
-def changed_files(files: Sequence[TextFile]) -> list[str]:
-    """The files that are not what they were. Those that are gone do not matter: their rows are here."""
-    changed = []
-    for file in files:
-        path = Path(file.path)
-        if file.path == PYTHON_DOCS:
-            if file.hash != sys.version:
-                changed.append(f"{PYTHON_DOCS} is of another Python")
-        elif path.is_file():
-            stat = path.stat()
-            same = (stat.st_size, stat.st_mtime_ns) == (file.bytes, file.modified)
-            if not same and file_hash(path) != file.hash:
-                changed.append(f"{path} has changed")
-    return changed
 
 
 def read_shards(folder: Path, manifest: Manifest) -> dict[Group, datasets.Dataset]:

@@ -16,6 +16,7 @@ from attnkit.data.tokenizer import load_tokenizer, train_tokenizer
 from attnkit.errors import UsageError, nearest
 from attnkit.models import AttnKitConfig
 from attnkit.models.loss import IGNORED
+from attnkit.recipes import manifest
 from attnkit.recipes.folder import (
     LOSS_CURVE,
     MODEL,
@@ -28,6 +29,7 @@ from attnkit.recipes.folder import (
 from attnkit.recipes.grid import run_grid
 from attnkit.recipes.judge import Judged, judge, make_rows, plot_report, say_figures, write_predictions
 from attnkit.recipes.model import build_model, row_length
+from attnkit.recipes.report import write_page
 from attnkit.tasks import Example, Task, load_examples, make_task
 from attnkit.tasks.adapter import adapt, merge
 from attnkit.tasks.generation import frequency_likelihoods
@@ -76,8 +78,8 @@ def finetune_once(run: FinetuneRun) -> str:
     The model is the one at `model.path`, or has random weights where that is null; what is saved and judged in the end
     are the weights that were best by `training.best_metric`. The folder `training.output_dir` then holds `model/`,
     which `transformers.pipeline` runs after `import attnkit`, `predictions/` with a file per split, `report.png`,
-    `summary.json`, `loss.png`, `log.jsonl`, `config.yaml` and `checkpoints/`. Raises `UsageError` for whatever is wrong
-    with the run, the examples or the folder.
+    `report.html`, `summary.json`, `loss.png`, `log.jsonl`, `config.yaml`, `data_manifest.json` and `checkpoints/`.
+    Raises `UsageError` for whatever is wrong with the run, the examples or the folder.
     """
     training = run.training
     accelerator = make_accelerator(
@@ -89,7 +91,7 @@ def finetune_once(run: FinetuneRun) -> str:
     )
     prepared = prepare(run, accelerator)
     task, tokenizer = prepared.task, prepared.tokenizer
-    on_main(accelerator, lambda: open_run(prepared.run, tokenizer))
+    on_main(accelerator, lambda: begin(prepared))
 
     def judge_split(split: str, model: nn.Module) -> Judged:
         return judge(
@@ -225,6 +227,12 @@ def save_adapter(prepared: Prepared) -> None:
             prepared.model.save_pretrained(prepared.folder / ADAPTER, save_embedding_layers=False)
 
 
+def begin(prepared: Prepared) -> None:
+    """Begin to write into the folder of the run."""
+    data = manifest.of_examples(prepared.run.data, prepared.examples, rows=prepared.rows, dropped=prepared.dropped)
+    open_run(prepared.run, prepared.tokenizer, data=data)
+
+
 def finish(prepared: Prepared, result: TrainResult, *, model: PreTrainedModel, judged: dict[str, Judged]) -> str:
     """Save the model, its predictions, the summary and the pictures, and return what there is to say."""
     folder, task = prepared.folder, prepared.task
@@ -235,6 +243,7 @@ def finish(prepared: Prepared, result: TrainResult, *, model: PreTrainedModel, j
         write_predictions(path, task, examples=found.examples, answers=found.answers)
     plot_report(folder / REPORT, task, judged["held_out"])
     plot_loss(folder / LOG, folder / LOSS_CURVE, unit="nats per label")
+    write_page(folder, summary, said=say(summary))
     return say(summary)
 
 

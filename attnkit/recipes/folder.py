@@ -16,6 +16,7 @@ from attnkit.errors import UsageError
 from attnkit.files.disk import damage, seal
 from attnkit.files.saved import CHECKPOINTS, CONFIG, MODEL
 from attnkit.models import AttnKitConfig
+from attnkit.recipes import manifest
 from attnkit.recipes.card import write_run_card
 from attnkit.recipes.saved import TOKENIZER, tokenizer_folder
 from attnkit.training.checkpoint import check_intact, newest_complete
@@ -73,7 +74,7 @@ def absolute_data(data: Data) -> Data:
 
 
 def check_same_run(run: PretrainRun | FinetuneRun, *, sections: Sequence[str]) -> None:
-    """Raise `UsageError` if the folder to go on in is damaged, or holds a run that differs in one of these sections."""
+    """Raise `UsageError` if the folder to go on in is damaged, or holds a run that differs in these sections."""
     folder = Path(run.training.output_dir)
     newest, path = newest_complete(folder / CHECKPOINTS), folder / CONFIG
     if newest is not None:
@@ -83,6 +84,7 @@ def check_same_run(run: PretrainRun | FinetuneRun, *, sections: Sequence[str]) -
         return
     if not path.is_file():
         raise UsageError(f"training.resume: {path} is missing: write it with the same command and --print_config")
+    manifest.check_same_files(path.parent)
     saved, now = asdict(load_saved(type(run), folder, imports=run.imports)), asdict(run)
     changed = [
         f"{section}.{name} was {value!r} and is {now[section][name]!r}"
@@ -94,8 +96,8 @@ def check_same_run(run: PretrainRun | FinetuneRun, *, sections: Sequence[str]) -
         raise UsageError(f"training.resume: {path} is of another run: {'; '.join(changed)}")
 
 
-def open_run(run: Run, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Begin to write: the config of the run and its tokenizer.
+def open_run(run: Run, tokenizer: PreTrainedTokenizerBase, *, data: manifest.Manifest) -> None:
+    """Begin to write: the config of the run, its tokenizer and the manifest of its data.
 
     Raises `UsageError` if the folder is not to be written, or if what the run starts from would be deleted with it.
     """
@@ -115,6 +117,7 @@ def open_run(run: Run, tokenizer: PreTrainedTokenizerBase) -> None:
         save(run, folder)
         tokenizer.save_pretrained(folder / TOKENIZER)
         seal(folder / TOKENIZER)
+    manifest.save(data, folder)
 
 
 def is_path(key: str) -> bool:

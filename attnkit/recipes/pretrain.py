@@ -12,9 +12,11 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from attnkit.config.runs import PretrainRun
+from attnkit.data.documents import Documents
 from attnkit.data.objectives import Objective, objectives
 from attnkit.errors import UsageError
 from attnkit.models import AttnKitConfig
+from attnkit.recipes import manifest
 from attnkit.recipes.folder import (
     LOSS_CURVE,
     MODEL,
@@ -27,6 +29,7 @@ from attnkit.recipes.folder import (
 )
 from attnkit.recipes.generate import continue_text
 from attnkit.recipes.model import build_model, num_positions
+from attnkit.recipes.report import write_page
 from attnkit.recipes.text import (
     Rows,
     bits_per_byte,
@@ -56,6 +59,7 @@ class Prepared:
 
     run: PretrainRun  # nothing left to defaults
     tokenizer: PreTrainedTokenizerBase
+    documents: Documents
     rows: Rows
     objective: Objective
     model: PreTrainedModel
@@ -69,8 +73,9 @@ class Prepared:
 def pretrain(run: PretrainRun) -> str:
     """Train a model on text and return what there is to say of it.
 
-    The folder `training.output_dir` then holds `model/` (with its tokenizer), `summary.json`, `loss.png`, `log.jsonl`,
-    `config.yaml` and `checkpoints/`. Raises `UsageError` for whatever is wrong with the run, the text or the folder.
+    The folder `training.output_dir` then holds `model/` (with its tokenizer), `report.html`, `summary.json`,
+    `loss.png`, `log.jsonl`, `config.yaml`, `data_manifest.json` and `checkpoints/`. Raises `UsageError` for
+    whatever is wrong with the run, the text or the folder.
     """
     training = run.training
     accelerator = make_accelerator(
@@ -81,7 +86,7 @@ def pretrain(run: PretrainRun) -> str:
         timeout=training.timeout,
     )
     prepared = prepare(run, accelerator)
-    on_main(accelerator, lambda: open_run(prepared.run, prepared.tokenizer))
+    on_main(accelerator, lambda: begin(prepared))
 
     def evaluate(model: nn.Module) -> dict[str, float]:
         held_out = prepared.rows.held_out
@@ -147,10 +152,23 @@ def prepare(run: PretrainRun, accelerator: Accelerator) -> Prepared:
     )
     objective.check_model(model.config)
     tokenizer.model_max_length = num_positions(model.config) or run.data.sequence_length
-    prepared = Prepared(run=resolve(run, model), tokenizer=tokenizer, rows=rows, objective=objective, model=model)
+    prepared = Prepared(
+        run=resolve(run, model),
+        tokenizer=tokenizer,
+        documents=documents,
+        rows=rows,
+        objective=objective,
+        model=model,
+    )
     if training.resume:
         on_main(accelerator, lambda: check_same_run(prepared.run, sections=SAME_RUN))
     return prepared
+
+
+def begin(prepared: Prepared) -> None:
+    """Begin to write into the folder of the run."""
+    data = manifest.of_text(prepared.documents, prepared.rows)
+    open_run(prepared.run, prepared.tokenizer, data=data)
 
 
 def finish(prepared: Prepared, result: TrainResult) -> str:
@@ -161,6 +179,9 @@ def finish(prepared: Prepared, result: TrainResult) -> str:
     summary = summarize(prepared, result)
     save_result(prepared.run, model, tokenizer=prepared.tokenizer, summary=summary)
     plot_loss(folder / LOG, folder / LOSS_CURVE, reference=prepared.rows.unigram_loss)
+    if prepared.run.data.streaming:  # only now it is known what became of the text
+        manifest.save(manifest.of_text(prepared.documents, prepared.rows), folder)
+    write_page(folder, summary, said=say(summary))
     return say(summary)
 
 

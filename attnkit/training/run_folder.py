@@ -17,9 +17,10 @@ LOG = "log.jsonl"
 ENVIRONMENT = "environment.json"
 RUN_MARKS = (CHECKPOINTS, LOG)  # a folder with one of these holds a run
 PREDICTIONS, REPORT, ADAPTER = "predictions", "report.png", "adapter"
-BEGINNING = {CONFIG, "tokenizer", ENVIRONMENT}  # what a run writes before there is one
+DATA_MANIFEST, PAGE = "data_manifest.json", "report.html"
+BEGINNING = {CONFIG, "tokenizer", ENVIRONMENT, DATA_MANIFEST}  # what a run writes before there is one
 # What an overwrite deletes, in this order: one that is cut short leaves a folder that still holds a run.
-RUN_FILES = (*BEGINNING, "loss.png", "summary.json", "model", PREDICTIONS, REPORT, ADAPTER, *RUN_MARKS)
+RUN_FILES = (*BEGINNING, "loss.png", "summary.json", "model", PREDICTIONS, REPORT, PAGE, ADAPTER, *RUN_MARKS)
 
 
 def holds_run(output_dir: str | Path) -> bool:

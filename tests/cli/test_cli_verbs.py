@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_pretrain_leaves_a_whole_run(finished: Path) -> None:
-    files = {"config.yaml", "environment.json", "log.jsonl", "loss.png", "summary.json"}
+    files = {"config.yaml", "environment.json", "log.jsonl", "loss.png", "summary.json", "report.html"}
+    files |= {"data_manifest.json"}
     assert files | {"checkpoints", "model", "tokenizer"} == {path.name for path in finished.iterdir()}
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["steps"] == 6

@@ -40,7 +40,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def without_times(record: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if key not in ("seconds", "tokens_per_second", "memory")}
+    return {key: value for key, value in record.items() if key not in ("seconds", "tokens_per_second", "memory", "eta")}
 
 
 def run_to_the_end(
