@@ -252,8 +252,7 @@ class Attention(nn.Module):
         """What the backend adds to the scores or multiplies the weights with, as far as the parts have it."""
         places = past + torch.arange(query.shape[2], device=query.device)
         key_places = torch.arange(num_keys, device=query.device)
-        own_terms = (self.scorer.bias(places, key_places), self.position.bias(places, key_places))
-        terms = [term for term in (bias, *own_terms) if term is not None]
+        terms = [term for term in (bias, self.position.bias(places, key_places)) if term is not None]
         extra: dict[str, Tensor] = {}
         if terms:
             extra["position_bias"] = sum(terms[1:], start=terms[0]).to(query.dtype)

@@ -110,8 +110,6 @@ def try_scorer(scorer: Scorer, shape: dict[str, Any]) -> None:
     expect(scorer.pair(mapped_query, repeat_heads(mapped_key, heads)), "pair", "B H Q K", scores)
     if (term := scorer.query_term(query)) is not None:
         expect(term, "query_term", "B H Q 1", [*scores[:3], 1])
-    if (bias := scorer.bias(places, key_places)) is not None:
-        expect(bias, "bias", "1 H Q K", [1, *scores[1:]])
 
 
 def try_normalizer(normalizer: Normalizer, shape: dict[str, Any]) -> None:

@@ -5,7 +5,6 @@ and [M, K] is 2·Q·M·K FLOPs. Backward multiplies once more for each factor th
 the query leaves its projection without one.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -152,7 +151,7 @@ class Layer:
         """FLOPs of the scores, element-wise operations of a pairwise scorer, and whether a score wants a gradient."""
         query, key, distance, of_distance, term, _ = costs
         flows, heads = self.score_gets_gradient, self.batch * self.config.num_attention_heads
-        bias_wants = self.shared_bias or any(self.bias_wants_gradient())
+        bias_wants = self.shared_bias or self.bias_wants_gradient()
         query_wants = query.wants_gradient or distance.wants_gradient
         key_wants = key.wants_gradient or of_distance.wants_gradient
         if not isinstance(self.scorer, PairwiseScorer):
@@ -183,10 +182,9 @@ class Layer:
         elements_per_query = self.batch * self.config.num_attention_heads * self.keys * width
         return max(1, TILE_ELEMENTS // max(1, elements_per_query)) < self.queries
 
-    def bias_wants_gradient(self) -> Iterator[bool]:
-        at, keys = places(self.past, self.queries)[0], places(0, self.keys)[0]
-        for bias in (self.scorer.bias(at, keys), self.position.bias(at, keys)):
-            yield bias is not None and bias.requires_grad
+    def bias_wants_gradient(self) -> bool:
+        bias = self.position.bias(places(self.past, self.queries)[0], places(0, self.keys)[0])
+        return bias is not None and bias.requires_grad
 
     def projection_work(self, rows: int, *, query_reached: bool, key_reached: bool) -> Work:
         """The four linear maps, of which `sharing` uses one for several."""

@@ -95,6 +95,22 @@ def test_worked_example_of_self_attention() -> None:
         torch.testing.assert_close((weights @ value).T, torch.tensor(outputs).double(), atol=1e-6, rtol=0)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("sigma", [1.0, 256.0])
+def test_static_gaussian_is_no_small_difference_of_large_squares(dtype: torch.dtype, sigma: float) -> None:
+    """At late places too, and beyond those that the model was made for."""
+    scorer = scorers["static"](
+        num_heads=1, head_dim=64, max_positions=2048, form="gaussian", initial_sigma=sigma
+    ).bfloat16()
+    places = torch.arange(1900, 2200)[None]
+    query, key = torch.zeros(2, 1, 1, 300, 64, dtype=dtype)
+    scores = scorer.map_query(query, places).double() @ scorer.map_key(key, places).double().mT
+    distance = (places.mT - places) / scorer.log_sigma.double().exp()
+    exact = torch.softmax(-0.5 * distance.square(), dim=-1)
+    torch.testing.assert_close(torch.softmax(scores[0, 0], dim=-1), exact, rtol=0, atol=1e-5)
+
+
 def test_unknown_scorer_names_the_nearest() -> None:
     with pytest.raises(ValueError, match="unknown scorer 'aditive': did you mean 'additive'"):
         scorers["aditive"]

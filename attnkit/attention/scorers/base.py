@@ -18,7 +18,7 @@ from attnkit.registry import Registry
 class Scorer(nn.Module, ABC):
     """A score that is a dot product after a map of each query and each key alone.
 
-    score(q, k) = scale · ⟨map_query(q), map_key(k)⟩ + query_term(q) + bias(i, j),  q at position i, k at position j
+    score(q, k) = scale · ⟨map_query(q), map_key(k)⟩ + query_term(q)
 
     Because the map of a key does not depend on the query, such a score runs on every attention backend and a cache may
     hold mapped keys. The query term moves all scores of a query alike, so softmax cancels it.
@@ -69,10 +69,6 @@ class Scorer(nn.Module, ABC):
         """[B, H, Q, D] -> [B, H, Q, 1], the part of the score that depends on the query only; None where it is zero."""
         return None
 
-    def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor | None:
-        """Positions [Q] and [K] -> [1, H, Q, K], the part that depends on the distance i - j only; None where zero."""
-        return None
-
     def pair(self, mapped_query: Tensor, mapped_key: Tensor) -> Tensor:
         """[B, H, Q, M] and [B, H, K, M] -> [B, H, Q, K]."""
         return mapped_query @ mapped_key.transpose(-1, -2)
@@ -118,8 +114,8 @@ class Scorer(nn.Module, ABC):
         mapped_query = self.map_query(query, query_positions)
         mapped_key = self.map_key(key, key_positions)
         score = self.scale * self.pair(mapped_query, repeat_heads(mapped_key, mapped_query.shape[1]))
-        extras = self.query_term(query), self.bias(query_positions[0], key_positions[0])
-        return sum((extra for extra in extras if extra is not None), start=score)
+        query_term = self.query_term(query)
+        return score if query_term is None else score + query_term
 
     def reset_parameters(self) -> None:
         """Set every parameter of the class to its initial value. A scorer with parameters must define it, because a

@@ -4,6 +4,7 @@ Each is a formula in plain operations and the same with its gradient by hand, wh
 passes. The formula is used where a compiler fuses it, under torch.func and in forward mode, and for a second gradient.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ NORM_EPSILON = 1e-6  # under the root: the gradient stays finite at the zero vec
 
 def with_length(states: Tensor, length: Tensor) -> Tensor:
     """length · x / ‖x‖ along the last dimension, at least in fp32 inside. The length broadcasts to [..., 1]."""
-    wide = states if states.dtype.itemsize >= 4 else states.float()
+    wide = states.to(wide_dtype(states.dtype))
     if wants_formula():
         return length_formula(wide, length).to(states.dtype)
     result: Tensor = WithLength.apply(wide, length)
@@ -27,6 +28,31 @@ def with_square(states: Tensor) -> Tensor:
     """[..., D] -> [x, ‖x‖²], [..., D + 1]."""
     result: Tensor = square_formula(states) if wants_formula() else WithSquare.apply(states)
     return result
+
+
+def in_parts(states: Tensor, dtype: torch.dtype, parts: tuple[int, ...]) -> Tensor:
+    """Wide numbers as columns of `dtype`: part 0 is a number rounded, part 1 what that leaves, rounded, and so on."""
+    if states.dtype == dtype:
+        return states
+    rounded = []
+    for _ in range(max(parts) + 1):
+        rounded.append(states.to(dtype))
+        states = states - rounded[-1].to(states.dtype)
+    return torch.cat([rounded[part] for part in parts], dim=-1)
+
+
+def exact_pairs(dtype: torch.dtype) -> list[tuple[int, int]]:
+    """Of which parts of two factors the product is made, so that it has the digits of fp32 or nearly."""
+    num_parts = math.ceil(22 / (1 - math.log2(torch.finfo(dtype).eps)))  # 1 of fp32, 2 of fp16, 3 of bf16
+    return [(first, second) for first in range(num_parts) for second in range(num_parts - first)]
+
+
+def is_wide(dtype: torch.dtype) -> bool:
+    return dtype.itemsize >= 4
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    return dtype if is_wide(dtype) else torch.float32
 
 
 def wants_formula() -> bool:

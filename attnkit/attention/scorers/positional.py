@@ -5,10 +5,14 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import initialization as init
 
 from attnkit.attention.scorers.base import Scorer, scorers
+from attnkit.attention.scorers.maps import exact_pairs, in_parts, wide_dtype
 from attnkit.errors import at_least, more_than
+
+KEY_SIZE = 64  # how much of a small σ's inverse the keys of "static" take over, because fp16 holds no number of 2^16
 
 
 @scorers.register("location")
@@ -53,8 +57,10 @@ class Static(Scorer):
                           = -(i - j)² / (2 σ²)      form "gaussian", one σ > 0 per head
 
     E and F start from N(0, 1/√rank), so that scores have variance 1; σ starts at an eighth of `max_positions`, or at
-    `initial_sigma`, and is learned as log σ. The Gaussian is computed from distances: as a product of maps it would be
-    a small difference of large squares.
+    `initial_sigma`, and is learned as log σ. So that the product is no small difference of large squares, positions
+    count from the middle m of the query's block, in columns of that block which are 0 in the queries of all others:
+
+    -(i - j)² / (2 σ²) = -1 / (2 σ²) · [(i - m)², i - m, 1] · [1, 2 (m - j), (m - j)²]
     """
 
     knows_order = True
@@ -95,18 +101,38 @@ class Static(Scorer):
     def map_query(self, query: Tensor, positions: Tensor) -> Tensor:
         if self.form == "low_rank":
             return at_positions(self.query_factor, positions, query)
-        return torch.zeros_like(query[..., :1])
+        length, middles = self.blocks(positions.device, query.dtype)
+        block = (positions // length).clamp(0, len(middles) - 1)
+        offset = (positions / length - middles[block])[..., None].to(wide_dtype(query.dtype))
+        powers = torch.cat([offset.square(), offset, torch.ones_like(offset)], dim=-1)
+        columns = self.columns(F.one_hot(block, len(middles))[..., None] * powers[..., None, :], query.dtype)
+        sharpness = -0.5 * (length * torch.exp(-self.log_sigma.to(columns.dtype))).square() / KEY_SIZE
+        # Finite in every dtype: zero times infinity is no number.
+        mapped = sharpness.clamp(min=torch.finfo(query.dtype).min)[:, None, None] * columns
+        parts, _ = zip(*exact_pairs(query.dtype), strict=True)
+        return in_parts(mapped, query.dtype, parts).expand(len(query), -1, -1, -1)
 
     def map_key(self, key: Tensor, positions: Tensor) -> Tensor:
         if self.form == "low_rank":
             return at_positions(self.key_factor, positions, key)
-        return torch.zeros_like(key[..., :1])
+        length, middles = self.blocks(positions.device, key.dtype)
+        offset = (middles - positions[..., None] / length)[..., None].to(wide_dtype(key.dtype))
+        powers = torch.cat([torch.ones_like(offset), 2 * offset, offset.square()], dim=-1)
+        columns = self.columns(KEY_SIZE * powers, key.dtype)
+        _, parts = zip(*exact_pairs(key.dtype), strict=True)
+        return in_parts(columns, key.dtype, parts).expand(*key.shape[:2], -1, -1)
 
-    def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor | None:
-        if self.form == "low_rank":
-            return None
-        distance = (query_positions[:, None] - key_positions).to(self.log_sigma.dtype)
-        return -0.5 * (distance * torch.exp(-self.log_sigma)[:, None, None]).square()[None]
+    def blocks(self, device: torch.device, dtype: torch.dtype) -> tuple[int, Tensor]:
+        """The length of a block of positions, a power of two so that fractions of it are exact, and the middle of each
+        block in lengths. There are as many as fit in a head, which is as wide as a kernel makes queries anyway."""
+        most = max(1, self.head_dim // (3 * len(exact_pairs(dtype))))
+        length = 2 ** math.ceil(math.log2(max(1, self.max_positions / most)))
+        return length, torch.arange(math.ceil(self.max_positions / length), device=device) + 0.5
+
+    def columns(self, powers: Tensor, dtype: torch.dtype) -> Tensor:
+        """[B, N, blocks, 3] -> [B, 1, N, M], up to the width of a head, so that no kernel copies it to make it so."""
+        flat = powers.flatten(-2)[:, None]
+        return F.pad(flat, (0, max(0, self.head_dim // len(exact_pairs(dtype)) - flat.shape[-1])))
 
 
 def at_positions(rows: Tensor, positions: Tensor, like: Tensor) -> Tensor:
