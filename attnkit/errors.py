@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
+MAX_BATCH = 2**20
+
 
 class UsageError(ValueError):
     """A mistake in what the user gave. Its text is one line that names the place and the remedy.
@@ -17,6 +19,11 @@ class UsageError(ValueError):
 def seed_problems(key: str, seed: int) -> list[str]:
     """What is wrong with a seed of random numbers: numpy's hold 32 bits."""
     return [] if 0 <= seed < 2**32 else [f"{key}: {seed} must be at least 0 and at most {2**32 - 1}"]
+
+
+def batch_problems(key: str, size: int) -> list[str]:
+    """What is wrong with a number of rows, or of passes, that is in memory at once."""
+    return [] if 1 <= size <= MAX_BATCH else [f"{key}: {size} must be 1 or more, and at most {MAX_BATCH}"]
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:

@@ -19,6 +19,7 @@ from attnkit.models.configuration_attnkit import make_config
 
 Run = TypeVar("Run")
 
+MOST, LARGEST = 10**12, 1e30
 COMMAND_LINE, IMPORTS = "command line", "imports"
 # What a model takes from the tokenizer and the text where its section is silent.
 FROM_TEXT = ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "max_position_embeddings")
@@ -159,7 +160,8 @@ class Reading:
         if self.problems:
             return None
         run = self.run_class(**parts)
-        self.problems += [self.locate("", line) for line in problems_of(run)]
+        own = {name: value for name, value in self.values.items() if "." not in name}
+        self.problems += [self.locate("", line) for line in problems_of(run) or too_large(own)]
         return run
 
     def import_parts(self) -> None:
@@ -183,7 +185,7 @@ class Reading:
         prefix = f"{section}."
         given = {name.removeprefix(prefix): value for name, value in self.values.items() if name.startswith(prefix)}
         settings = self.sections[section](**given)
-        if problems := problems_of(settings):
+        if problems := problems_of(settings) or too_large(given):
             raise UsageError("\n".join(problems))
         # Without its imports a model would seem to name parts that do not exist.
         return explicit(settings) if isinstance(settings, ModelConfig) and "imports" not in self.broken else settings
@@ -206,6 +208,17 @@ class Checked(Protocol):
 
     def problems(self) -> list[str]:
         """A line for each."""
+
+
+def too_large(given: dict[str, Any]) -> list[str]:
+    """A line for each number that is beyond all that can be counted, or computed with in fp32."""
+    numbers = [(name, it) for name, value in given.items() for it in (value if isinstance(value, list) else [value])]
+    limits = {int: MOST, float: LARGEST}
+    return [
+        f"{name}: {number} must be at most {limits[type(number)]:.0e} in size"
+        for name, number in numbers
+        if type(number) in limits and abs(number) > limits[type(number)]
+    ]
 
 
 def problems_of(settings: Any) -> list[str]:

@@ -2,12 +2,13 @@
 
 import inspect
 from collections.abc import Iterator
-from dataclasses import dataclass, field, is_dataclass, make_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from typing import TYPE_CHECKING, Any, Optional, get_type_hints
 
 from attnkit.data.objectives import ObjectiveConfig
 from attnkit.data.sources import PretrainDataConfig
 from attnkit.data.tokenizer import TokenizerConfig
+from attnkit.errors import batch_problems, seed_problems
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.tasks.adapter import AdapterConfig
 from attnkit.tasks.base import TaskConfig
@@ -59,6 +60,12 @@ class GridConfig:
     batch_sizes: list[int] = field(default_factory=list)
     """Sizes in place of `training.per_device_batch_size`."""
 
+    def problems(self) -> list[str]:
+        """What is wrong with these settings, a line each."""
+        found = [problem for seed in self.seeds for problem in seed_problems("grid.seeds", seed)]
+        found += [f"grid.learning_rates: {rate} must be more than 0" for rate in self.learning_rates if rate <= 0]
+        return found + [problem for size in self.batch_sizes for problem in batch_problems("grid.batch_sizes", size)]
+
     @property
     def is_empty(self) -> bool:
         """Whether it is one run after all."""
@@ -100,6 +107,15 @@ def keys_of(run_class: type, prefix: str = "") -> dict[str, Any]:
     for name, hint in get_type_hints(run_class).items():
         keys.update(keys_of(hint, f"{prefix}{name}.") if name in sections else {prefix + name: hint})
     return keys
+
+
+def may_be_empty(run_class: type) -> set[str]:
+    """The keys whose text may be empty, since it is without their being given."""
+    own = {entry.name for entry in fields(run_class) if entry.default == ""}
+    sections = sections_of(run_class)
+    return own | {
+        f"{name}.{entry.name}" for name, it in sections.items() for entry in fields(it) if entry.default == ""
+    }
 
 
 def sections_of(run_class: type) -> dict[str, Any]:

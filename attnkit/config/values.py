@@ -8,7 +8,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, set_loader
 
-from attnkit.config.runs import keys_of
+from attnkit.config.runs import keys_of, may_be_empty
 from attnkit.errors import UsageError, first_line, nearest
 from attnkit.files import strict_yaml
 
@@ -21,6 +21,7 @@ class Checker:
 
     def __init__(self, run_class: type) -> None:
         self.hints = keys_of(run_class)
+        self.may_be_empty = may_be_empty(run_class)
         self.parser = ArgumentParser(exit_on_error=False, parser_mode=MODE, default_env=False, add_help=False)
         for name, hint in self.hints.items():
             self.parser.add_argument(f"--{name}", type=hint)
@@ -39,17 +40,19 @@ class Checker:
             raise self.unexpected(name, value) from error
         if not same_kind(value, namespace[name]):
             raise self.unexpected(name, value)
-        return self.finite(name, namespace[name])
+        return self.sensible(name, namespace[name])
 
     def text(self, name: str, text: str) -> Any:
         """A value typed on the command line; one element stands for a list of it."""
+        if allows(self.hints[name], list) and not text.strip():
+            raise UsageError(f"{name}: is empty: give a value, or leave it out")
         try:
             namespace = self.parser.parse_args([f"--{name}={text}"], defaults=False)
         except (ArgumentError, AttributeError, RecursionError) as error:  # the last two from the parser's own YAML
             if allows(self.hints[name], list) and not text.startswith("["):
                 return self.value(name, [self.parsed(name, text)])
             raise self.unexpected(name, text) from error
-        return self.finite(name, namespace[name])
+        return self.sensible(name, namespace[name])
 
     def parsed(self, name: str, text: str) -> Any:
         """A value typed on the command line that may be of any type."""
@@ -58,11 +61,15 @@ class Checker:
         except yaml.YAMLError as error:
             raise UsageError(f"{name}: {text[:50]!r} is not YAML: {first_line(error)}") from error
 
-    def finite(self, name: str, value: Any) -> Any:
-        if isinstance(value, str) and "\0" in value:
-            raise UsageError(f"{name}: {value!r} holds a null character: leave it out")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise UsageError(f"{name}: expected a finite number, got {value}")
+    def sensible(self, name: str, value: Any) -> Any:
+        """The value, unless no key can have it, or one of a list."""
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, str) and "\0" in one:
+                raise UsageError(f"{name}: {one!r} holds a null character: leave it out")
+            if isinstance(one, str) and not one.strip() and name not in self.may_be_empty:
+                raise UsageError(f"{name}: is empty: give a value, or leave it out")
+            if isinstance(one, float) and not math.isfinite(one):
+                raise UsageError(f"{name}: expected a finite number, got {one}")
         return value
 
     def unexpected(self, name: str, value: Any) -> UsageError:

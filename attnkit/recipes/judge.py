@@ -14,7 +14,7 @@ from sklearn.metrics import confusion_matrix
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, batch_problems
 from attnkit.models import AttnKitConfig
 from attnkit.tasks import Answer, Example, Task
 from attnkit.tasks.rows import Row
@@ -33,8 +33,7 @@ class BatchConfig:
 
     def problems(self) -> list[str]:
         """What is wrong with these settings, a line each."""
-        size = self.per_device_batch_size
-        return [] if size >= 1 else [f"training.per_device_batch_size: {size} must be 1 or more"]
+        return batch_problems("training.per_device_batch_size", self.per_device_batch_size)
 
 
 @dataclass(frozen=True, kw_only=True)

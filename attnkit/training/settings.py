@@ -4,12 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from attnkit.errors import nearest, seed_problems
+from attnkit.errors import batch_problems, nearest, seed_problems
 
 Optimizer = Literal["adamw", "muon", "adafactor"]
 Transfer = Literal["mup", "depth-mup", "completep"]
 Schedule = Literal["cosine", "linear", "constant", "inverse_sqrt", "warmup_stable_decay"]
 Precision = Literal["no", "bf16", "fp16"]
+MAX_STEPS = 10**9
+"""Of an optimizer: at a thousand steps a second they would take eleven days."""
 
 
 @dataclass(kw_only=True)
@@ -114,8 +116,8 @@ class TrainingConfig:
 
     def problems(self) -> list[str]:
         """What is wrong with these settings, a line for each."""
-        at_least_one = ["max_steps", "per_device_batch_size", "gradient_accumulation_steps"]
-        at_least_one += [
+        at_least_one = [
+            "max_steps",
             "eval_steps",
             "save_steps",
             "keep_last",
@@ -126,9 +128,9 @@ class TrainingConfig:
             "timeout",
             "base_hidden_size",
             "base_num_hidden_layers",
-            "initial_accumulation_steps",
             "keep_every",
         ]
+        batches = ["per_device_batch_size", "gradient_accumulation_steps", "initial_accumulation_steps"]
         positive = ["learning_rate", "adam_epsilon", "max_grad_norm", "spike_factor", "peak_flops"]
         not_negative = [
             "warmup_steps",
@@ -157,6 +159,9 @@ class TrainingConfig:
             for name in names
             if values[name] is not None and not holds(values[name])
         ]
+        found += [problem for name in batches for problem in batch_problems(f"training.{name}", values[name])]
+        if self.num_steps > MAX_STEPS:
+            found.append(f"training.max_steps: {self.num_steps} must be at most {MAX_STEPS}")
         return found + self._unknown() + self._contradictions()
 
     def _unknown(self) -> list[str]:

@@ -38,6 +38,8 @@ ROOT = Path(__file__).parents[2]
             ["evaluate", ".", "--training.per_device_batch_size=0"],
             r"training\.per_device_batch_size: 0 must be 1 or more",
         ),
+        (["import", "", "new"], r"command line: source: is empty: give a value, or leave it out"),
+        (["tokenizer", "--output_dir", ""], r"command line: output_dir: is empty: give a value, or leave it out"),
         (["tokenizer", "--tokenizer.path", "x"], r"tokenizer\.path: x is trained already: leave it out"),
     ],
 )
@@ -78,7 +80,7 @@ def test_mistakes_before_there_is_a_run(
         (["--model.architecture", "encoder"], r"objective\.name: 'causal' trains model\.architecture decoder"),
         (["--training.num_processes", "2"], r"this run has 1 process but training\.num_processes is 2"),
         (["--training.output_dir", "{folder}/rows.jsonl"], r"training\.output_dir: .*rows\.jsonl is a file"),
-        (["--model.path", ""], r"model: the path is empty: give the folder of a run or of a saved model"),
+        (["--model.path", ""], r"model\.path: is empty: give a value, or leave it out"),
         (
             ["--model.hidden_size", "10000000"],
             r"model\.hidden_size: 10000000, with 1 layers and 290 tokens, takes .* TiB for weights and gradients alone",

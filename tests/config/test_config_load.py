@@ -1,18 +1,23 @@
 """From files and flags to a run, and every mistake on the way."""
 
 from collections.abc import Callable
+from dataclasses import MISSING, fields
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from attnkit.attention import scorers
+from attnkit.cli import VERBS
 from attnkit.config.load import load
-from attnkit.config.runs import FinetuneRun, ModelConfig, PretrainRun, keys_of
+from attnkit.config.runs import FinetuneRun, ModelConfig, PretrainRun, keys_of, may_be_empty
+from attnkit.config.values import allows
 from attnkit.errors import UsageError
 from attnkit.models import AttnKitConfig
 from attnkit.recipes.evaluate import EvaluateRun
 
 Write = Callable[[str], Path]
+OF_VERBS = [vars(import_module(module))[name] for module, name in dict.fromkeys(verb.run for verb in VERBS.values())]
 
 SCORER = '''
 from attnkit.attention import Scorer, scorers
@@ -74,7 +79,6 @@ def test_the_traps_of_yaml_are_none(write: Write) -> None:
         (["--training.overwrite=false"], "training.overwrite", False),
         (["--data.source", "no"], "data.source", "no"),
         (["--data.source", "[a.txt, b.txt]"], "data.source", ["a.txt", "b.txt"]),
-        (["--data.source="], "data.source", ""),
         (["--model.eos_token_id", "[1, 2]"], "model.eos_token_id", [1, 2]),
         (["--model.vocab_size", "1_000"], "model.vocab_size", 1000),
         (["--model.scorer_options", "null"], "model.scorer_options", None),
@@ -144,7 +148,7 @@ def test_a_flag_changes_one_option_of_a_mapping(write: Write) -> None:
             r"run\.yaml:1: model\.hidden_dropout: must be at least 0 and less than 1, not 1\.0$",
         ),
         ('data: {text_column: "a\\0b"}', r"run\.yaml:1: data\.text_column: 'a\\x00b' holds a null character"),
-        ("training: {output_dir: ''}", r"run\.yaml:1: training\.output_dir: is empty: name a folder"),
+        ("training: {output_dir: ''}", r"run\.yaml:1: training\.output_dir: is empty: give a value, or leave"),
         ("training: {seed: -1}", r"run\.yaml:1: training\.seed: -1 must be at least 0 and at most 4294967295"),
         (
             "training: {seed: 9223372036854775808}",
@@ -183,6 +187,52 @@ def test_mistakes_in_a_file_name_its_line_and_key(write: Write, text: str, messa
 def test_mistakes_on_the_command_line(arguments: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         load(PretrainRun, arguments)
+
+
+TEXTS = [
+    (run_class, name)
+    for run_class in OF_VERBS
+    for name, hint in keys_of(run_class).items()
+    if allows(hint, str) and name not in may_be_empty(run_class)
+]
+
+
+def words_of(run_class: type) -> list[str]:
+    """What has to be given of a run."""
+    return [f"--{it.name}=x" for it in fields(run_class) if it.default is MISSING and it.default_factory is MISSING]
+
+
+@pytest.mark.parametrize("run_class", OF_VERBS)
+def test_no_text_is_empty_but_where_that_is_the_default(run_class: type) -> None:
+    empty = [name for of, name in TEXTS if of is run_class]
+    with pytest.raises(UsageError) as caught:
+        load(run_class, [*words_of(run_class), *(f"--{name}= " for name in empty)])
+    said = [f"command line: {name}: is empty: give a value, or leave it out" for name in empty]
+    assert str(caught.value).splitlines()[: len(said)] == said
+
+
+def test_no_number_is_beyond_all_measure() -> None:
+    for name, hint in keys_of(PretrainRun).items():
+        if allows(hint, int) or allows(hint, float):
+            number = "1e300" if allows(hint, float) else str(10**23)
+            with pytest.raises(UsageError, match=f"command line: {name}: "):
+                load(PretrainRun, [f"--{name}={number}"])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("training.max_steps", 10**10, "must be at most 1000000000"),
+        ("training.per_device_batch_size", 10**7, "must be 1 or more, and at most 1048576"),
+        ("training.gradient_accumulation_steps", 10**7, "must be 1 or more, and at most 1048576"),
+        ("grid.batch_sizes", 0, "must be 1 or more, and at most 1048576"),
+        ("grid.seeds", -1, "must be at least 0 and at most 4294967295"),
+        ("grid.learning_rates", -1, "must be more than 0"),
+    ],
+)
+def test_sizes_that_no_machine_has(key: str, value: int, said: str) -> None:
+    with pytest.raises(UsageError, match=rf"^command line: {key}: {value}(\.0)? {said}$"):
+        load(FinetuneRun, [f"--{key}={value}"])
 
 
 def test_all_problems_are_reported_at_once(write: Write) -> None:
@@ -265,7 +315,7 @@ def test_faults_of_an_imported_file_are_named_with_their_line(write: Write, cont
     ("entry", "message"),
     [
         ("none.py", r"imports: .*none\.py: no such file: put it back, or give its new place as --imports FILE"),
-        ("''", r"imports: '' is the name of no module: name an installed module or a file"),
+        ("''", r"imports: is empty: give a value, or leave it out"),
         ("..", r"imports: '\.\.' is the name of no module"),
         ("a/b", r"imports: 'a/b' is the name of no module"),
         ("no_such_module", r"imports: no_such_module: No module named .*: name an installed module or a file"),
