@@ -220,7 +220,7 @@ def test_no_metric_can_be_named_so_that_its_worst_is_kept(name: str) -> None:
         (["--adapter.method", "lore"], "adapter.method: unknown method 'lore': did you mean"),
         (["--adapter.method", "prompt_tuning"], "adapter.method: unknown method 'prompt_tuning'"),
         (["--adapter.method", "lora", "--adapter.options.rank", 3], "adapter.options: no option 'rank'"),
-        (["--grid.batch_sizes", "[0]"], "training.per_device_batch_size: 0 must be 1 or more"),
+        (["--grid.batch_sizes", "[0]"], "grid.batch_sizes: 0 must be 1 or more"),
     ],
 )
 def test_mistakes_are_found_before_anything_is_written(
