@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,18 @@ from attnkit.tasks.metrics import interval, metrics
 
 NAMES = ["a", "b", "c", "d"]
 DRAW = np.random.default_rng(0)
-LABELS = [[NAMES[number] for number in DRAW.integers(3, size=80)] for _ in range(2)]
+LABELS = [[NAMES[number] for number in DRAW.integers(4, size=80)] for _ in range(2)]
 SETS = [[[name for name in NAMES if DRAW.random() < 0.4] for _ in range(40)] for _ in range(2)]
 NUMBERS = [DRAW.normal(size=50).round(1).tolist() for _ in range(2)]
 NUMBERS[1] = [x + y for x, y in zip(*NUMBERS, strict=True)]
 TAGS = [[DRAW.choice(["O", "B-x", "I-x", "B-y", "I-y"], size=9).tolist() for _ in range(30)] for _ in range(2)]
 WORDS = ["the", "cats", "sat", "on", "a", "mat", "today", "."]
 TEXTS = [[" ".join(DRAW.choice(WORDS, size=12)) for _ in range(30)] for _ in range(2)]
-SPANS = [["the cat", "a dog!", ""], [["cat"], ["Dog", "house"], []]]
+SAID = ["the", "The", "cat", "Cat!", "a", "an", "anger", "red-ish", "redish", "(dog)", "dog", "--"]
+SPANS = [
+    [" ".join(DRAW.choice(SAID, size=DRAW.integers(4))) for _ in range(60)],
+    [[" ".join(DRAW.choice(SAID, size=DRAW.integers(1, 4))) for _ in range(DRAW.integers(3))] for _ in range(60)],
+]
 LIKELIHOODS = [[{"nats": float(n), "tokens": n, "correct": n - 1} for n in range(1, 9)], [""] * 8]
 ROWS = {
     "label": LABELS,
@@ -52,6 +57,26 @@ def rouge(name: str) -> float:
     return float(np.mean([scorer.score(true, said)[name].fmeasure for said, true in zip(*TEXTS, strict=True)]))
 
 
+def squad(agreement: Callable[[list[str], list[str]], float]) -> float:
+    """The mean over questions of the best agreement with an answer, as Rajpurkar 2016, section 6, has it."""
+
+    def words(text: str) -> list[str]:
+        letters = "".join(letter for letter in text.lower() if letter.isalnum() or letter.isspace())
+        return [word for word in letters.split() if word not in ("a", "an", "the")]
+
+    pairs = [(words(said), [words(true) for true in answers or [""]]) for said, answers in zip(*SPANS, strict=True)]
+    return float(np.mean([max(agreement(said, true) for true in answers) for said, answers in pairs]))
+
+
+def f1_of_words(said: list[str], true: list[str]) -> float:
+    if not said or not true:
+        return float(said == true)
+    left = list(true)
+    found = [left.remove(word) for word in said if word in left]
+    precision, recall = len(found) / len(said), len(found) / len(true)
+    return 2 * precision * recall / (precision + recall) if found else 0.0
+
+
 THEIRS = {
     ("accuracy", "label"): lambda: sklearn.metrics.accuracy_score(*LABELS),
     ("accuracy", "labels"): lambda: sklearn.metrics.accuracy_score(*map(marked, SETS)),
@@ -59,7 +84,7 @@ THEIRS = {
     ("macro_f1", "labels"): lambda: sklearn.metrics.f1_score(marked(SETS[1]), marked(SETS[0]), average="macro"),
     ("micro_f1", "label"): lambda: sklearn.metrics.f1_score(LABELS[1], LABELS[0], average="micro"),
     ("micro_f1", "labels"): lambda: sklearn.metrics.f1_score(marked(SETS[1]), marked(SETS[0]), average="micro"),
-    ("f1", "label"): lambda: 0.0,  # of class d, which nobody has
+    ("f1", "label"): lambda: sklearn.metrics.f1_score(LABELS[1], LABELS[0], average=None, labels=["d"])[0],
     ("matthews_correlation", "label"): lambda: sklearn.metrics.matthews_corrcoef(LABELS[1], LABELS[0]),
     ("pearson", "number"): lambda: scipy.stats.pearsonr(*NUMBERS).statistic,
     ("spearman", "number"): lambda: scipy.stats.spearmanr(*NUMBERS).statistic,
@@ -67,15 +92,15 @@ THEIRS = {
     ("entity_precision", "tags"): lambda: seqeval.metrics.precision_score(TAGS[1], TAGS[0]),
     ("entity_recall", "tags"): lambda: seqeval.metrics.recall_score(TAGS[1], TAGS[0]),
     ("tag_accuracy", "tags"): lambda: seqeval.metrics.accuracy_score(TAGS[1], TAGS[0]),
-    ("exact_match", "span"): lambda: 1.0,
-    ("answer_f1", "span"): lambda: 1.0,
+    ("exact_match", "span"): lambda: squad(lambda said, true: float(said == true)),
+    ("answer_f1", "span"): lambda: squad(f1_of_words),
     ("rouge1", "text"): lambda: rouge("rouge1"),
     ("rouge2", "text"): lambda: rouge("rouge2"),
     ("rougeL", "text"): lambda: rouge("rougeL"),
     ("rougeLsum", "text"): lambda: rouge("rougeLsum"),
     ("bleu", "text"): lambda: sacrebleu.corpus_bleu(TEXTS[0], [TEXTS[1]]).score,
     ("chrf", "text"): lambda: sacrebleu.corpus_chrf(TEXTS[0], [TEXTS[1]]).score,
-    ("perplexity", "likelihood"): lambda: math.e,
+    ("perplexity", "likelihood"): lambda: math.e,  # a nat per token
     ("token_accuracy", "likelihood"): lambda: 28 / 36,
 }
 
