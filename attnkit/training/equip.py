@@ -64,8 +64,10 @@ def check_equipment(model: nn.Module, training: TrainingConfig) -> None:
             f"training.activation_checkpointing: a {type(model).__name__} cannot compute activations anew; set it to "
             "false"
         )
+    if training.compile_backend is None:
+        return  # the compiler takes half a second to import
     backends = torch.compiler.list_backends(exclude_tags=())
-    if training.compile_backend is not None and training.compile_backend not in backends:
+    if training.compile_backend not in backends:
         raise UsageError(
             f"training.compile_backend: unknown backend {training.compile_backend!r}: "
             f"{nearest(training.compile_backend, backends)}"
