@@ -53,5 +53,12 @@ class Registry(dict[str, type[T]]):
             return f"{cls.__qualname__}.__init__ {error}: let it take what that of {named} takes, and hand it on"
         return None
 
+    def __repr__(self) -> str:
+        """Each name with the first line of what its class says of itself."""
+        said = {name: (cls.__doc__ or "").strip().partition("\n")[0] for name, cls in self.items()}
+        return "\n".join(
+            [f"{self.family}:", *(f"  {name:<{max(map(len, said))}}  {line}" for name, line in said.items())]
+        )
+
     def __missing__(self, name: str) -> type[T]:
         raise UsageError(f"unknown {self.family} {name!r}: {nearest(name, self)}")

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
+from transformers.utils import logging
 
 from attnkit.attention import Attention, Scorer, scorers
 from attnkit.attention.backends import BACKENDS, FASTEST_FIRST, eager_attention, obstacle
@@ -25,8 +26,8 @@ NUM_TOKENS = 7
 WIDTH = 24
 
 
-def check_scorer(scorer: type[Scorer], **options: Any) -> None:
-    """Run every law on a scorer class, built with these options.
+def check_scorer(scorer: type[Scorer], **options: Any) -> str:
+    """Run every law on a scorer class, built with these options, and return which laws it keeps on which backends.
 
     The laws: scores have the shape of query and key; every parameter gets a gradient, or the class says in
     `without_gradient` why not; `reset_parameters` sets every parameter; every backend that takes the scorer computes
@@ -34,17 +35,26 @@ def check_scorer(scorer: type[Scorer], **options: Any) -> None:
     a finite gradient for a query without keys; decoding with a cache = one pass; packed documents = separate ones;
     padding on either side; saved and loaded, the same logits; one whole graph under torch.compile.
     """
-    with registered(scorer) as name:
-        scores_have_their_shape(name, options)
-        parameters_learn(name, options)
-        parameters_are_set(name, options)
-        backends_agree(name, options)
-        nothing_leaks(name, options)
-        empty_rows_are_zero(name, options)
-        graph_is_whole(name, options)
+    with registered(scorer) as name, without_bars():
+        for layer_law in LAYER_LAWS:
+            layer_law(name, options)
         fields = {"scorer": name, "scorer_options": options or None, "position": "none"}
         for law in MODEL_LAWS:
             law(**fields)
+        laws = [law.__name__.replace("_", " ") for law in (*LAYER_LAWS, *MODEL_LAWS)]
+        return f"{scorer.__qualname__} on {', '.join(backends_of(name))} keeps {len(laws)} laws: {', '.join(laws)}"
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Without the progress bars of transformers, as long as it lasts."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 @contextmanager
@@ -259,6 +269,15 @@ def generation_equals_forward(**fields: Any) -> None:
     assert torch.equal(static, ids), f"{fields}: generate() with a static cache does not follow the model's own logits"
 
 
+LAYER_LAWS = (
+    scores_have_their_shape,
+    parameters_learn,
+    parameters_are_set,
+    backends_agree,
+    nothing_leaks,
+    empty_rows_are_zero,
+    graph_is_whole,
+)
 MODEL_LAWS = (
     cache_equals_one_pass,
     packed_equals_separate,

@@ -163,6 +163,14 @@ def test_a_class_that_is_no_part_is_refused_where_it_is_registered(body: str, ba
 
 
 @pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.family)
+def test_a_registry_shows_its_names_and_what_they_are(registry: Registry) -> None:
+    title, *lines = repr(registry).splitlines()
+    assert title == f"{registry.family}:"
+    assert [line.split()[0] for line in lines] == list(registry)
+    assert all(len(line.split()) > 1 for line in lines)
+
+
+@pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.family)
 def test_every_registry_refuses_what_it_could_not_build(registry: Registry) -> None:
     with pytest.raises(UsageError, match=r"is no \w+: write it as a class with"):
         registry.register("new")(dict)
