@@ -25,7 +25,7 @@ from attnkit.data.objectives import Objective
 from attnkit.data.rows import Account, Group, RowMaker, end_of_document
 from attnkit.data.source_files import SourceFile, changed_files, names_of, source_files
 from attnkit.errors import UsageError
-from attnkit.files.disk import file_checksum, sync_to_disk
+from attnkit.files.disk import claim, file_checksum, sync_to_disk
 
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer"
 FORMAT = 2
@@ -111,31 +111,31 @@ def write_prepared(
     """
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     try:
-        if unfinished.exists():  # of a preparation that was ended before its time
-            shutil.rmtree(unfinished)
-        unfinished.mkdir(parents=True)
-        files = list(source_files(names_of(documents)))
-        tokenizer.save_pretrained(unfinished / TOKENIZER)
-        maker = RowMaker(tokenizer, packing=objective.packing)
-        shards = write_shards(unfinished, maker, documents)
-        manifest = Manifest(
-            format=FORMAT,
-            settings=settings_of(documents, objective),
-            tokenizer=tokenizer_hash(tokenizer),
-            tokenizer_files={path.name: file_checksum(path) for path in (unfinished / TOKENIZER).iterdir()},
-            trained=trained,
-            files=files,
-            shards=shards,
-            accounts=[{**group._asdict(), "account": asdict(account)} for group, account in maker.accounts.items()],
-            duplicates=documents.duplicates,
-        )
-        values = asdict(manifest)
-        text = json.dumps({**values, "checksum": checksum_of(values)}, indent=2, ensure_ascii=False)
-        (unfinished / MANIFEST).write_text(text + "\n", encoding="utf-8")
-        for path in [*unfinished.rglob("*"), unfinished]:
-            sync_to_disk(path)
-        unfinished.rename(folder)
-        sync_to_disk(folder.parent)
+        with claim(unfinished, setting="data.prepared"):
+            for path in unfinished.iterdir():  # of a preparation that was ended before its time
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            files = list(source_files(names_of(documents)))
+            tokenizer.save_pretrained(unfinished / TOKENIZER)
+            maker = RowMaker(tokenizer, packing=objective.packing)
+            shards = write_shards(unfinished, maker, documents)
+            manifest = Manifest(
+                format=FORMAT,
+                settings=settings_of(documents, objective),
+                tokenizer=tokenizer_hash(tokenizer),
+                tokenizer_files={path.name: file_checksum(path) for path in (unfinished / TOKENIZER).iterdir()},
+                trained=trained,
+                files=files,
+                shards=shards,
+                accounts=[{**group._asdict(), "account": asdict(account)} for group, account in maker.accounts.items()],
+                duplicates=documents.duplicates,
+            )
+            values = asdict(manifest)
+            text = json.dumps({**values, "checksum": checksum_of(values)}, indent=2, ensure_ascii=False)
+            (unfinished / MANIFEST).write_text(text + "\n", encoding="utf-8")
+            for path in [*unfinished.rglob("*"), unfinished]:
+                sync_to_disk(path)
+            unfinished.rename(folder)
+            sync_to_disk(folder.parent)
     except OSError as error:
         raise UsageError(
             f"data.prepared: cannot write {folder}: {error}; free space or choose another folder"

@@ -1,9 +1,14 @@
-"""What is written has reached the disk, and is still what was written."""
+"""What is written has reached the disk, is still what was written, and is written by one process at a time."""
 
+import fcntl
 import json
 import os
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from attnkit.errors import UsageError
 
 SEAL = "COMPLETE"
 
@@ -13,6 +18,26 @@ def sync_to_disk(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def claim(folder: Path, *, setting: str) -> Iterator[None]:
+    """Make a folder and keep other processes from claiming it; the claim ends with the process at the latest.
+
+    Raises `UsageError`, naming the setting of the folder, where another process has it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(
+                f"{setting}: {folder} is being written by another process: wait for its end, or choose another folder"
+            ) from error
+        yield
     finally:
         os.close(descriptor)
 
@@ -48,3 +73,11 @@ def damage(folder: Path) -> str | None:
     except (OSError, ValueError, AttributeError) as error:
         return f"{SEAL} cannot be read: {error}"
     return None
+
+
+def is_ours(folder: Path, name: str) -> bool:
+    """Whether a folder is sealed with a file of this name in it: what is not may be anybody's, and is not replaced."""
+    try:
+        return name in json.loads((folder / SEAL).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False

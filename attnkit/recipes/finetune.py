@@ -22,6 +22,7 @@ from attnkit.recipes.folder import (
     MODEL,
     check_same_run,
     open_run,
+    opened,
     resolve,
     save_result,
     tokenizer_path,
@@ -90,8 +91,13 @@ def finetune_once(run: FinetuneRun) -> str:
         timeout=training.timeout,
     )
     prepared = prepare(run, accelerator)
-    task, tokenizer = prepared.task, prepared.tokenizer
-    on_main(accelerator, lambda: begin(prepared))
+    with opened(prepared.folder, lambda: begin(prepared), accelerator=accelerator):
+        return train_prepared(run, prepared, accelerator=accelerator)
+
+
+def train_prepared(run: FinetuneRun, prepared: Prepared, *, accelerator: Accelerator) -> str:
+    """Train what is prepared, judge and save the result, and return what there is to say of it."""
+    training, task, tokenizer = run.training, prepared.task, prepared.tokenizer
 
     def judge_split(split: str, model: nn.Module) -> Judged:
         return judge(

@@ -1,11 +1,13 @@
 """What every training run keeps in its folder: resolved config and tokenizer first, model and summary at the end."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from accelerate import Accelerator
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnkit.config.load import load_saved
@@ -13,13 +15,14 @@ from attnkit.config.runs import FinetuneRun, PretrainRun
 from attnkit.config.save import save
 from attnkit.data.sources import PYTHON_DOCS, DataConfig, may_be_on_hub
 from attnkit.errors import UsageError
-from attnkit.files.disk import damage, seal
+from attnkit.files.disk import claim, damage, seal
 from attnkit.files.saved import CHECKPOINTS, CONFIG, MODEL
 from attnkit.models import AttnKitConfig
 from attnkit.recipes import manifest
 from attnkit.recipes.card import write_run_card
 from attnkit.recipes.saved import TOKENIZER, tokenizer_folder
 from attnkit.training.checkpoint import check_intact, newest_complete
+from attnkit.training.launch import on_main
 from attnkit.training.run_folder import LOG, check_output_folder, open_output_folder, refuse_foreign_files, writing
 from attnkit.training.tracking import read_log
 
@@ -94,6 +97,20 @@ def check_same_run(run: PretrainRun | FinetuneRun, *, sections: Sequence[str]) -
     ]
     if changed:
         raise UsageError(f"training.resume: {path} is of another run: {'; '.join(changed)}")
+
+
+@contextmanager
+def opened(folder: Path, begin: Callable[[], None], *, accelerator: Accelerator) -> Iterator[None]:
+    """The folder of a run, begun on the main process, and kept from other runs until this one is over."""
+    with ExitStack() as stack:
+
+        def claim_and_begin() -> None:
+            with writing(folder):
+                stack.enter_context(claim(folder, setting="training.output_dir"))
+            begin()
+
+        on_main(accelerator, claim_and_begin)
+        yield
 
 
 def open_run(run: Run, tokenizer: PreTrainedTokenizerBase, *, data: manifest.Manifest) -> None:

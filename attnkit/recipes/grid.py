@@ -55,6 +55,9 @@ def run_grid(run: FinetuneRun, finetune: Callable[[FinetuneRun], str]) -> str:
             f"training.output_dir: {taken[0].training.output_dir} already holds a run; go on with the grid by "
             "--resume, or choose another folder"
         )
+    path = Path(run.training.output_dir) / GRID
+    if path.exists() and not taken:
+        problems.append(f"training.output_dir: {path} is of no grid whose runs are there: choose another folder")
     if problems:
         raise UsageError("\n".join(dict.fromkeys(problems)))
     figures: dict[Setting, dict[int, dict[str, float]]] = {}
@@ -66,7 +69,6 @@ def run_grid(run: FinetuneRun, finetune: Callable[[FinetuneRun], str]) -> str:
                 return said
         figures.setdefault(setting, {})[seed] = held_out_of(summary)
     report = summarize(figures)
-    path = Path(run.training.output_dir) / GRID
     with writing(path):
         path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return say(report, path)

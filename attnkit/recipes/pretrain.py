@@ -23,6 +23,7 @@ from attnkit.recipes.folder import (
     absolute_data,
     check_same_run,
     open_run,
+    opened,
     resolve,
     save_result,
     tokenizer_path,
@@ -86,7 +87,13 @@ def pretrain(run: PretrainRun) -> str:
         timeout=training.timeout,
     )
     prepared = prepare(run, accelerator)
-    on_main(accelerator, lambda: begin(prepared))
+    with opened(prepared.folder, lambda: begin(prepared), accelerator=accelerator):
+        return train_prepared(run, prepared, accelerator=accelerator)
+
+
+def train_prepared(run: PretrainRun, prepared: Prepared, *, accelerator: Accelerator) -> str:
+    """Train what is prepared, save the result, and return what there is to say of it."""
+    training = run.training
 
     def evaluate(model: nn.Module) -> dict[str, float]:
         held_out = prepared.rows.held_out

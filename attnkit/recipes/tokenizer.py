@@ -7,6 +7,7 @@ from attnkit.data.documents import Documents
 from attnkit.data.objectives import objectives
 from attnkit.data.tokenizer import train_tokenizer
 from attnkit.errors import UsageError
+from attnkit.files.disk import is_ours, seal
 from attnkit.training.run_folder import writing
 
 
@@ -20,8 +21,11 @@ def make_tokenizer(run: TokenizerRun) -> str:
         raise UsageError(f"tokenizer.path: {run.tokenizer.path} is trained already: leave it out")
     if folder.is_file():
         raise UsageError(f"output_dir: {folder} is a file: choose a folder")
-    if folder.is_dir() and any(folder.iterdir()) and not run.overwrite:
-        raise UsageError(f"output_dir: {folder} is not empty: replace its tokenizer by --overwrite, or choose another")
+    if folder.is_dir() and any(folder.iterdir()):
+        if not is_ours(folder, "tokenizer.json"):
+            raise UsageError(f"output_dir: {folder} is not empty, and holds no tokenizer of ours: choose another")
+        if not run.overwrite:
+            raise UsageError(f"output_dir: {folder} holds a tokenizer: replace it by --overwrite, or choose another")
     extra_tokens = objectives[run.objective.name].extra_tokens(run.objective, data=run.data)
     texts = [*Documents(run.data).train_texts]
     tokenizer = train_tokenizer(
@@ -29,6 +33,7 @@ def make_tokenizer(run: TokenizerRun) -> str:
     )
     with writing(folder):
         tokenizer.save_pretrained(folder)
+        seal(folder)
     num_tokens = sum(len(ids) for ids in tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"])
     num_bytes = sum(len(text.encode()) for text in texts)
     return (

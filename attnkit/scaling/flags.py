@@ -41,9 +41,14 @@ def add_batch(parser: Parser) -> None:
     parser.add_argument("--predicted", type=int, help="positions of a row that go through the head")
 
 
+PNG = b"\x89PNG"  # how such a file begins
+
+
 def writable(path: str) -> Path:
-    """A file that can be written, as far as its folder tells."""
+    """A picture that can be written, as far as its folder tells, over nothing but another picture."""
     place = Path(path).expanduser()
+    if place.is_file() and place.read_bytes()[: len(PNG)] != PNG:
+        raise UsageError(f"{path}: is there already and is no picture: choose another file")
     if not place.parent.is_dir() or place.is_dir():
         raise UsageError(f"{path}: cannot be written: give a file in a folder that exists")
     return place

@@ -19,8 +19,9 @@ RUN_MARKS = (CHECKPOINTS, LOG)  # a folder with one of these holds a run
 PREDICTIONS, REPORT, ADAPTER = "predictions", "report.png", "adapter"
 DATA_MANIFEST, PAGE = "data_manifest.json", "report.html"
 BEGINNING = {CONFIG, "tokenizer", ENVIRONMENT, DATA_MANIFEST}  # what a run writes before there is one
-# What an overwrite deletes, in this order: one that is cut short leaves a folder that still holds a run.
-RUN_FILES = (*BEGINNING, "loss.png", "summary.json", "model", PREDICTIONS, REPORT, PAGE, ADAPTER, *RUN_MARKS)
+PRODUCTS = ("loss.png", "summary.json", "model", PREDICTIONS, REPORT, PAGE, ADAPTER)
+# What an overwrite deletes, in this order: one that is cut short leaves a folder that can be overwritten again.
+RUN_FILES = ("tokenizer", ENVIRONMENT, DATA_MANIFEST, *PRODUCTS, *RUN_MARKS, CONFIG)
 
 
 def holds_run(output_dir: str | Path) -> bool:
@@ -61,10 +62,12 @@ def check_output_folder(output_dir: str | Path, *, resume: bool, overwrite: bool
 
 
 def refuse_foreign_files(folder: Path) -> None:
-    """Raise `UsageError` if no run is in the folder, but files of the names that a run would write, unless these are
-    the beginning of a run that was stopped before it held anything."""
-    foreign = [] if holds_run(folder) else [name for name in RUN_FILES if (folder / name).exists()]
-    if foreign and not (BEGINNING.issuperset(foreign) and is_config_of_run(folder / CONFIG)):
+    """Raise `UsageError` if the folder has files of the names that a run would write, but not the config of a run,
+    or too much for the beginning of a run that was stopped before it held anything."""
+    present = [name for name in RUN_FILES if (folder / name).exists()]
+    begun = holds_run(folder) or BEGINNING.issuperset(present)
+    foreign = [] if begun and is_config_of_run(folder / CONFIG) else present
+    if foreign:
         raise UsageError(
             f"training.output_dir: {folder} holds no run, but has {', '.join(foreign)}, which a run would write over; "
             "choose another folder"

@@ -1,0 +1,80 @@
+"""Nothing is written over that we did not make, and no two processes write into one folder."""
+
+from pathlib import Path
+
+import pytest
+from command_line import Cli
+
+from attnkit.errors import UsageError
+from attnkit.files.disk import claim
+from attnkit.scaling.cli import answer
+
+FOREIGN = {
+    "log.jsonl": "a log",
+    "checkpoints/mine.ckpt": "weights",
+    "model/config.json": "{}",
+    "tokenizer.json": "{}",
+    "tokenizer/tokenizer.json": "{}",
+    "manifest.json": "{}",
+    "grid.json": "{}",
+    "out.jsonl": "{}",
+    "out.png": "a picture, one would think",
+}
+VERBS = {
+    "tokenizer": ("--config", "{tokenizer}", "--output_dir", "{folder}"),
+    "pretrain": ("--config", "{config}", "--training.output_dir", "{folder}"),
+    "finetune": ("--model.path", "{run}", "--data.source", "{rows}", "--training.output_dir", "{folder}"),
+    "prepare": ("--config", "{config}", "--data.prepared", "{folder}"),
+    "import": ("{run}/model", "{folder}"),
+    "export": ("{run}", "{folder}", "--remote-code"),
+    "scale": ("table", "--png", "{folder}/out.png"),
+}
+OVERWRITE = {"pretrain": [["--overwrite"]], "tokenizer": [["--overwrite", "true"]]}
+OVERWRITE["finetune"] = [["--overwrite"], ["--overwrite", "--grid.seeds", "[0]"]]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_is_not_ours_stays(verb: str, config: Path, finished: Path, text: Path, tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "rows.csv").write_text("text,label\n" + "".join(f"the cat {n},{'ab'[n % 2]}\n" for n in range(8)))
+    (tmp_path / "tokenizer.yaml").write_text(f"tokenizer: {{vocab_size: 290}}\ndata: {{source: {text}}}\n")
+    folder = tmp_path / "folder"
+    places = {"config": config, "run": finished, "folder": folder, "tokenizer": tmp_path / "tokenizer.yaml"}
+    words = [word.format(**places, rows=tmp_path / "rows.csv") for word in VERBS[verb]]
+    for name, content in FOREIGN.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    for flags in [[], *OVERWRITE.get(verb, [])]:
+        code, _, errors = cli(verb, *words, *flags)
+        assert (code, len(errors)) == (2, 1), flags
+        assert str(folder) in errors[0]
+        found = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+        assert found == FOREIGN, flags
+
+
+def test_what_is_ours_is_written_over_where_that_is_asked_for(text: Path, tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "tokenizer.yaml").write_text(f"tokenizer: {{vocab_size: 290}}\ndata: {{source: {text}}}\n")
+    command = ("tokenizer", "--config", tmp_path / "tokenizer.yaml", "--output_dir", tmp_path / "made")
+    assert [cli(*command)[0], cli(*command)[0], cli(*command, "--overwrite", "true")[0]] == [0, 2, 0]
+    for _ in range(2):  # a picture that is there
+        assert answer(["table", "--png", str(tmp_path / "it.png")])
+
+
+def test_one_run_writes_into_a_folder_at_a_time(config: Path, tmp_path: Path, cli: Cli) -> None:
+    run, rows = tmp_path / "run", tmp_path / "rows"
+    with claim(run, setting="other"), claim(tmp_path / ".rows.unfinished", setting="other"):
+        (run / "notes.txt").write_text("of the other")
+        for command in (
+            ("pretrain", "--config", config, "--training.output_dir", run),
+            ("pretrain", "--config", config, "--training.output_dir", run, "--resume"),
+            ("prepare", "--config", config, "--data.prepared", rows),
+        ):
+            code, said, errors = cli(*command)
+            assert (code, said, len(errors)) == (2, [], 1)
+            assert "is being written by another process: wait for its end, or choose another folder" in errors[0]
+        assert [path.name for path in run.iterdir()] == ["notes.txt"]
+        with (
+            pytest.raises(UsageError, match=r"key: .*run is being written by another process"),
+            claim(run, setting="key"),
+        ):
+            pass
+    assert cli("pretrain", "--config", config, "--training.output_dir", run)[0] == 0
