@@ -203,7 +203,7 @@ def test_a_tokenizer_of_its_own(text: Path, config: Path, tmp_path: Path, cli: C
     assert "280 entries" in said[1]
     code, _, errors = cli(*arguments)
     assert code == 2
-    assert "is not empty: replace its tokenizer by --overwrite" in errors[0]
+    assert "holds a tokenizer: replace it by --overwrite" in errors[0]
     assert cli(*arguments, "--overwrite")[0] == 0
     run = tmp_path / "run"
     code, _, errors = cli(
