@@ -140,7 +140,21 @@ class Run:
         )
         run._go_back()
         tracker.start(step=run.progress.step, max_steps=training.num_steps)
+        tracker.announce(run.plan())
         return run
+
+    def plan(self) -> str:
+        """What is going to run, for people."""
+        model, training, accelerator = self.model, self.training, self.accelerator
+        num_parameters = sum(parameter.numel() for parameter in model.parameters())
+        backend = f" on {model.config._attn_implementation}" if isinstance(model, PreTrainedModel) else ""
+        rows = training.per_device_batch_size * training.gradient_accumulation_steps * accelerator.num_processes
+        source = "" if self.facts.num_rows is None else f" of {self.facts.num_rows:,}"
+        return (
+            f"{type(model).__name__}{backend}, {num_parameters:,} parameters; steps {self.progress.step:,} to "
+            f"{training.num_steps:,}, each of {rows:,} rows{source}; {accelerator.num_processes} process"
+            f"{'es' * (accelerator.num_processes > 1)} on {accelerator.device.type}; into {training.output_dir}"
+        )
 
     @property
     def folder(self) -> Path:

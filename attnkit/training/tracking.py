@@ -146,6 +146,11 @@ class Tracker:
                 self._bar.update(self._task, held_out=f"{metrics[BITS]:.3f} bits/byte")
             self.note(f"step {step}/{self._max_steps}  held-out {said}")
 
+    def announce(self, text: str) -> None:
+        """Say a line where progress is shown."""
+        if self._bar is not None or self._lines:
+            self.note(text)
+
     def note(self, text: str) -> None:
         """Say a line, above the progress bar if there is one."""
         if self._main:

@@ -56,7 +56,8 @@ def test_a_line_per_log_step_where_there_is_no_terminal(
     training = settings(tmp_path, max_steps=4, log_steps=2)
     evaluate = held_out(rows, accelerator)
     run(Bigram(), rows, training, accelerator=accelerator, evaluate=evaluate, tracking=TrackingConfig())
-    lines = capsys.readouterr().out.splitlines()
+    plan, *lines = capsys.readouterr().out.splitlines()
+    assert plan.startswith("Bigram, ")
     assert len(lines) == 3
     assert lines[0].startswith("step 2/4  loss 4.")
     assert all(word in lines[0] for word in ("lr 5.00e-04", "|g| ", "tokens/s", "GiB", "ETA 0:00"))
