@@ -25,7 +25,7 @@ from attnkit.data.objectives import Objective
 from attnkit.data.rows import Account, Group, RowMaker, end_of_document
 from attnkit.data.source_files import SourceFile, changed_files, names_of, source_files
 from attnkit.errors import UsageError
-from attnkit.files.disk import claim, file_checksum, sync_to_disk
+from attnkit.files.disk import claim, file_checksum, is_of_disk, sync_to_disk
 
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer"
 FORMAT = 2
@@ -136,7 +136,9 @@ def write_prepared(
                 sync_to_disk(path)
             unfinished.rename(folder)
             sync_to_disk(folder.parent)
-    except OSError as error:
+    except Exception as error:
+        if not is_of_disk(error):
+            raise
         raise UsageError(
             f"data.prepared: cannot write {folder}: {error}; free space or choose another folder"
         ) from error

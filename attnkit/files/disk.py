@@ -8,9 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from attnkit.errors import UsageError
 
 SEAL = "COMPLETE"
+
+
+def is_of_disk(error: Exception) -> bool:
+    """Whether a full or read-only disk raised this: the library of tokenizers raises bare exceptions for it."""
+    return isinstance(error, OSError | SafetensorError) or "(os error " in str(error)
 
 
 def sync_to_disk(path: Path) -> None:

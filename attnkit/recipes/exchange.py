@@ -1,5 +1,8 @@
 """Exchange of checkpoints with transformers: import from its formats, export to them or with the code to load them."""
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +17,7 @@ from attnkit.models.card import read_training
 from attnkit.models.remote_code import ENTRIES, save_with_code
 from attnkit.recipes.model import load_model
 from attnkit.recipes.saved import find_tokenizer, holds_tokenizer, model_path, tokenizer_of
+from attnkit.training.run_folder import writing
 
 FormatName = Literal["bert", "gpt2", "llama", "marian", "roberta", "t5", "xlnet"]
 
@@ -59,9 +63,13 @@ def import_checkpoint(run: ImportRun) -> str:
     if not (source / "config.json").is_file():
         raise UsageError(f"source: {run.source} has no config.json: give the folder of a checkpoint")
     model = from_hf(source)
-    model.save_pretrained(target)
+    tokenizer = None
     if holds_tokenizer(source):
-        load_tokenizer(source, named=f"source: {source}", remedy="import one that loads").save_pretrained(target)
+        tokenizer = load_tokenizer(source, named=f"source: {source}", remedy="import one that loads")
+    with filling(target):
+        model.save_pretrained(target)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(target)
     return f"{type(model).__name__} with {model.num_parameters():,} parameters in {target}"
 
 
@@ -72,16 +80,28 @@ def export_checkpoint(run: ExportRun) -> str:
     """
     target, model = free_folder(run.target), load_own(run.path)
     tokenizer = None if find_tokenizer(run.path) is None else tokenizer_of(run.path)
-    if run.format is None:
-        save_with_code(model, target, training=read_training(model_path(run.path)))
-        said = f"{type(model).__name__} with its code in {target}: load it with trust_remote_code=True"
-    else:
-        exported = to_hf(model, run.format)
-        exported.save_pretrained(target)
-        said = f"{type(exported).__name__} in {target}"
-    if tokenizer is not None:
-        tokenizer.save_pretrained(target)
+    with filling(target):
+        if run.format is None:
+            save_with_code(model, target, training=read_training(model_path(run.path)))
+            said = f"{type(model).__name__} with its code in {target}: load it with trust_remote_code=True"
+        else:
+            exported = to_hf(model, run.format)
+            exported.save_pretrained(target)
+            said = f"{type(exported).__name__} in {target}"
+        if tokenizer is not None:
+            tokenizer.save_pretrained(target)
     return said
+
+
+@contextmanager
+def filling(target: Path) -> Iterator[None]:
+    """Write into a free folder, and leave none where that fails. Raises `UsageError` if the disk refuses."""
+    try:
+        with writing(target):
+            yield
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
 
 
 def load_own(path: str) -> Any:

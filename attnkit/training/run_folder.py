@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from safetensors import SafetensorError
-
 from attnkit.errors import UsageError
 from attnkit.files import strict_yaml
+from attnkit.files.disk import is_of_disk
 from attnkit.files.saved import CONFIG
 
 CHECKPOINTS = "checkpoints"
@@ -106,5 +105,7 @@ def writing(path: str | Path) -> Iterator[None]:
     """Turn what a full, read-only or missing disk raises into a `UsageError` that names the path."""
     try:
         yield
-    except (OSError, SafetensorError) as error:
+    except Exception as error:
+        if not is_of_disk(error):
+            raise
         raise UsageError(f"cannot write {path}: {error}; free space or choose another training.output_dir") from error

@@ -1,5 +1,7 @@
 """Nothing is written over that we did not make, and no two processes write into one folder."""
 
+import re
+import resource
 from pathlib import Path
 
 import pytest
@@ -78,3 +80,18 @@ def test_one_run_writes_into_a_folder_at_a_time(config: Path, tmp_path: Path, cl
         ):
             pass
     assert cli("pretrain", "--config", config, "--training.output_dir", run)[0] == 0
+
+
+@pytest.mark.parametrize("verb", ["export", "prepare", "tokenizer"])
+def test_a_full_disk_is_one_line(verb: str, config: Path, finished: Path, text: Path, tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "tokenizer.yaml").write_text(f"tokenizer: {{vocab_size: 290}}\ndata: {{source: {text}}}\n")
+    places = {"config": config, "run": finished, "folder": tmp_path / "new", "tokenizer": tmp_path / "tokenizer.yaml"}
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, before[1]))  # bytes of a file
+    try:
+        code, _, errors = cli(verb, *(word.format(**places) for word in VERBS[verb]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (code, len(errors)) == (2, 1)
+    assert re.search(r"cannot write .*new: .*File too large.*; free space or choose another", errors[0])
+    assert verb == "tokenizer" or not (tmp_path / "new").exists()
