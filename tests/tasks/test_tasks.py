@@ -18,6 +18,7 @@ from transformers import (
     GPT2LMHeadModel,
     T5Config,
     T5ForConditionalGeneration,
+    pipeline,
 )
 
 import attnkit
@@ -30,6 +31,7 @@ from attnkit.recipes.finetune import check_best_metric
 from attnkit.recipes.judge import show
 from attnkit.tasks import ExamplesConfig, TaskConfig, make_task
 from attnkit.tasks.metrics import metrics
+from attnkit.tasks.metrics_of_labels import MISSED
 from attnkit.training.launch import make_accelerator
 from attnkit.training.settings import TrainingConfig
 
@@ -154,6 +156,48 @@ def test_what_is_reported_is_what_is_saved(
     )
     assert "new.jsonl is there already" in capsys.readouterr().err
     assert (tmp_path / "new.jsonl").read_text(encoding="utf-8") == kept
+
+
+def read_pipeline(name: str, ask: Any, line: dict[str, Any]) -> Any:
+    """What a pipeline of transformers says to one example, in the form of `prediction`."""
+    if name == "instruction":
+        return ask([{"role": "user", "content": line["text"]}], max_new_tokens=4, do_sample=False)[0]["generated_text"]
+    if name == "token_classification":
+        said, end, tags = ask(" ".join(line["words"]), ignore_labels=[]), 0, []
+        for word in line["words"]:
+            tags += [[it["entity"] for it in said if it["start"] <= end < it["end"]][:1]]
+            end += len(word) + 1
+        return tags
+    said = {it["label"]: it["score"] for it in ask(line["text"], top_k=None, truncation=True)}
+    if name == "multi_label":
+        return sorted(label for label, score in said.items() if score > 0.5)
+    return max(said.values()) if name == "regression" else max(said, key=said.__getitem__)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("classification", "text-classification"),
+        ("multi_label", "text-classification"),
+        ("regression", "text-classification"),
+        ("token_classification", "token-classification"),
+        ("instruction", "text-generation"),
+    ],
+)
+def test_a_pipeline_says_what_predict_says(name: str, kind: str, run_of: Callable[[str], Path], tmp_path: Path) -> None:
+    rows = [{key: value for key, value in row.items() if key != "label"} for row in ROWS[name][:6]]
+    new, out = write(tmp_path / "new.jsonl", rows), tmp_path / "said.jsonl"
+    assert main(["predict", str(run_of(name)), "--data.source", str(new), "--output", str(out)]) == 0
+    ask = pipeline(kind, model=str(run_of(name) / "model"))
+    for line in map(json.loads, out.read_text(encoding="utf-8").splitlines()):
+        said, written = read_pipeline(name, ask, line), line["prediction"]
+        if name == "instruction":
+            assert said[-1] == {"role": "assistant", "content": said[-1]["content"]}
+            assert said[-1]["content"].strip() == written
+        elif name == "token_classification":
+            assert said == [[tag] if tag != MISSED else [] for tag in written]
+        else:
+            assert said == (pytest.approx(written, rel=1e-5) if name == "regression" else written)
 
 
 def test_two_processes_say_what_one_says(run_of: Callable[[str], Path]) -> None:
