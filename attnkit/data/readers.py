@@ -8,7 +8,7 @@ import re
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Literal, cast, final
 
@@ -24,6 +24,7 @@ Row = tuple[str, dict[str, Any]]  # the place of a row, e.g. `notes.csv:3`, and 
 ARROW_FILE = b"ARROW1"
 UTF8_MARK = b"\xef\xbb\xbf"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+SEPARATORS = ",;\t|"
 # A return that ends a line by itself, as old Macintosh files have it.
 LONE_RETURN = re.compile(r"(?<=\r)(?!\n)")
 
@@ -169,7 +170,10 @@ class SeparatedFile(DataFile):  # abstract
         # The default limit of 131,072 characters per cell is too low for documents; this is the highest everywhere.
         csv.field_size_limit(2**31 - 1)
         # Python's parser rather than Arrow's: it knows the line of a fault, and a cell may be longer than a block.
-        parser = csv.reader(self.lines_of_any_end(stream), strict=True, **self.dialect)
+        lines = self.lines_of_any_end(stream)
+        first = next(lines, "")
+        self.check_separator(first, columns)
+        parser = csv.reader(chain([first], lines), strict=True, **self.dialect)
         header: list[str] | None = None
         while True:
             place = f"{self.path}:{parser.line_num + 1}"
@@ -188,6 +192,16 @@ class SeparatedFile(DataFile):  # abstract
             if len(cells) != len(header):
                 raise UsageError(f"{place}: has {len(cells)} cells where the header has {len(header)}; {self.remedy}")
             yield place, {column: cells[header.index(column)] for column in columns}
+
+    def check_separator(self, header: str, wanted: Mapping[str, str]) -> None:
+        """Refuse a file whose header has the wanted columns if it is cut at another separator."""
+        named = {other: {name.strip().strip('"') for name in header.split(other)} for other in SEPARATORS}
+        own = self.dialect.get("delimiter", ",")
+        for other, names in named.items():
+            if set(wanted) <= names and not set(wanted) <= named[own]:
+                raise UsageError(
+                    f"{self.path}: has {other!r} between its columns, and {self.named} {own!r}; write it with those"
+                )
 
     def lines_of_any_end(self, stream: BinaryIO) -> Iterator[str]:
         """The text of each line with its end; the parser joins again what a quoted cell holds together."""

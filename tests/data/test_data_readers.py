@@ -133,6 +133,9 @@ def faults(kind: str) -> dict[str, tuple[bytes, str]]:
         found["no object"] = (good + b'["two"]\n', row(2, kind) + ": is no JSON object; each line has to look like")
         found["a row without text"] = (good + b'{"body": "two"}\n', row(2, kind) + ": has no column 'text'")
         found["half a character"] = (b'{"text": "a\\ud83d"}\n', row(1, kind) + ": .*surrogate pair at character 1;")
+    if kind in ("csv", "tsv"):
+        other = ";" if kind == "csv" else ","
+        found["another separator"] = (f'"id"{other}"text"\n1{other}"one"\n'.encode(), f"has '{other}' between its col")
     if kind == "csv":
         found["too many cells"] = (b"id,text\n1,one\n2,two, three\n", ":3: has 3 cells where the header has 2; quote")
         found["too few cells"] = (b'id,text\n1,"one\nmore"\n\n2\n', ":5: has 1 cells where the header has 2")
