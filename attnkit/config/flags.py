@@ -6,7 +6,8 @@ from pathlib import Path
 from attnkit.config.runs import keys_of
 from attnkit.errors import UsageError
 
-SHORTHANDS = {"resume": "training.resume", "overwrite": "training.overwrite", "remote-code": "remote_code"}
+SHORTHANDS = {name: f"training.{name}" for name in ("resume", "overwrite", "push_to_hub")}
+SHORTHANDS["remote-code"] = "remote_code"
 BOOLEANS = ("true", "false")
 SPELLING = "write --section.key value"
 
@@ -17,8 +18,8 @@ def split(
     """The config files and the (key, text) pairs of a command line.
 
     `words` are the keys that the words between the flags set, in their order. `--key value` and `--key=value` are the
-    same; a boolean alone is true; `--resume` and `--overwrite` are short for those keys of `training`, and
-    `--remote-code` is `--remote_code`. Raises `UsageError` for a word too many and for a flag without its value.
+    same; a boolean alone is true; `--resume`, `--overwrite` and `--push_to_hub` are short for those keys of `training`,
+    and `--remote-code` is `--remote_code`. Raises `UsageError` for a word too many and for a flag without its value.
     """
     keys = keys_of(run_class)
     files, pairs, waiting, unset = [], [], list(arguments), list(words)

@@ -12,7 +12,7 @@ ALWAYS = """\
   --config FILE  keys from a YAML file; of several files the later wins, and flags win over files
   --print_config  print all keys with their meaning and their values here, as --config takes them, and stop"""
 FOLDERS = """
-  --resume, --overwrite  short for --training.resume and --training.overwrite"""
+  --resume, --overwrite, --push_to_hub OWNER/NAME  short for these keys of training"""
 
 MORE = """\
   --help SECTION, --help SECTION.KEY, --help all  what keys mean, with their types and defaults;

@@ -1,12 +1,13 @@
 """The Hugging Face hub: asked once and plainly whether it has something, so that a user offline is not kept waiting."""
 
+from pathlib import Path
 from typing import Literal
 
-from huggingface_hub import HfApi
-from huggingface_hub.errors import HFValidationError, OfflineModeIsEnabled, RepositoryNotFoundError
+from huggingface_hub import HfApi, get_token
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, RepositoryNotFoundError
 from huggingface_hub.utils import httpx
 
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, first_line
 
 TIMEOUT = 10.0  # seconds
 
@@ -34,3 +35,36 @@ def unreachable(name: str, *, kind: Literal["dataset", "model"], remedy: str) ->
     return UsageError(
         f"{name!r} is no file or folder here, and the hub cannot be reached for a {kind} of that name; {remedy}"
     )
+
+
+def open_repository(name: str, *, key: str) -> None:
+    """Make a repository for a model on the hub, unless it is there and one's own.
+
+    Raises `UsageError`, which names the setting `key`, if there is no token or no hub, or if it refuses.
+    """
+    otherwise = f"or leave {key} out"
+    try:
+        if get_token() is None:
+            raise UsageError(f"{key}: there is no token to write to {name!r} with: run `hf auth login`, {otherwise}")
+        HfApi().create_repo(name, exist_ok=True)
+        HfApi().auth_check(name, write=True)  # one that is there may be somebody else's
+    except OfflineModeIsEnabled as error:
+        raise UsageError(f"{key}: {name!r} cannot be written to offline: unset HF_HUB_OFFLINE, {otherwise}") from error
+    except (HFValidationError, HfHubHTTPError) as error:
+        raise UsageError(f"{key}: {name!r} is refused: {first_line(error)}: give another name, {otherwise}") from error
+    except httpx.HTTPError as error:
+        raise UsageError(f"{key}: the hub cannot be reached for {name!r}: try again, {otherwise}") from error
+
+
+def upload(folder: Path, name: str, *, key: str) -> str:
+    """Upload all files of a folder to a repository, and return where they are to be seen.
+
+    Raises `UsageError` if the hub does not take them.
+    """
+    try:
+        commit = HfApi().upload_folder(repo_id=name, folder_path=folder, commit_message="Trained by attnkit")
+    except (httpx.HTTPError, OSError) as error:
+        raise UsageError(
+            f"{key}: {folder} is saved, but not uploaded ({first_line(error)}): run `hf upload {name} {folder}`"
+        ) from error
+    return str(commit.repo_url)

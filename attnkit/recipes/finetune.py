@@ -23,6 +23,7 @@ from attnkit.recipes.folder import (
     check_same_run,
     open_run,
     opened,
+    publish,
     resolve,
     save_result,
     tokenizer_path,
@@ -250,7 +251,7 @@ def finish(prepared: Prepared, result: TrainResult, *, model: PreTrainedModel, j
     plot_report(folder / REPORT, task, judged["held_out"])
     plot_loss(folder / LOG, folder / LOSS_CURVE, unit="nats per label")
     write_page(folder, summary, said=say(summary))
-    return say(summary)
+    return publish(prepared.run, say(summary))
 
 
 def summarize(

@@ -16,6 +16,7 @@ from attnkit.config.save import save
 from attnkit.data.sources import PYTHON_DOCS, DataConfig, may_be_on_hub
 from attnkit.errors import UsageError
 from attnkit.files.disk import claim, damage, seal
+from attnkit.files.hub import open_repository, upload
 from attnkit.files.saved import CHECKPOINTS, CONFIG, MODEL
 from attnkit.models import AttnKitConfig
 from attnkit.recipes import manifest
@@ -26,6 +27,7 @@ from attnkit.training.launch import on_main
 from attnkit.training.run_folder import LOG, check_output_folder, open_output_folder, refuse_foreign_files, writing
 from attnkit.training.tracking import read_log
 
+PUSH = "training.push_to_hub"
 SUMMARY, LOSS_CURVE = "summary.json", "loss.png"
 
 Run = TypeVar("Run", PretrainRun, FinetuneRun)
@@ -129,6 +131,8 @@ def open_run(run: Run, tokenizer: PreTrainedTokenizerBase, *, data: manifest.Man
             raise UsageError(f"training.overwrite: {folder} holds {key}: choose another training.output_dir")
     check_output_folder(folder, resume=training.resume, overwrite=training.overwrite)
     refuse_foreign_files(folder)
+    if training.push_to_hub is not None:
+        open_repository(training.push_to_hub, key=PUSH)
     open_output_folder(folder, overwrite=training.overwrite)
     with writing(folder):
         save(run, folder)
@@ -163,3 +167,11 @@ def save_result(
         write_run_card(run, model, folder / MODEL, summary=summary)
         text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
         (folder / SUMMARY).write_text(text, encoding="utf-8")
+
+
+def publish(run: PretrainRun | FinetuneRun, said: str) -> str:
+    """Upload the model of a finished run where `training.push_to_hub` asks for it; return what there is to say."""
+    name = run.training.push_to_hub
+    if name is None:
+        return said
+    return f"{said}\npublished   {upload(Path(run.training.output_dir) / MODEL, name, key=PUSH)}"

@@ -24,6 +24,7 @@ from attnkit.recipes.folder import (
     check_same_run,
     open_run,
     opened,
+    publish,
     resolve,
     save_result,
     tokenizer_path,
@@ -189,7 +190,7 @@ def finish(prepared: Prepared, result: TrainResult) -> str:
     if prepared.run.data.streaming:  # only now it is known what became of the text
         manifest.save(manifest.of_text(prepared.documents, prepared.rows), folder)
     write_page(folder, summary, said=say(summary))
-    return say(summary)
+    return publish(prepared.run, say(summary))
 
 
 def summarize(prepared: Prepared, result: TrainResult) -> dict[str, Any]:

@@ -111,6 +111,8 @@ class TrainingConfig:
     """Go on from the newest complete checkpoint in `output_dir`."""
     from_checkpoint: str | None = None
     """Begin at this checkpoint of another run, `.../checkpoints/step-…`: with its optimizer, counters and position."""
+    push_to_hub: str | None = None
+    """Upload the trained model with its card to this repository of the hub, `owner/name`; null for no upload."""
     overwrite: bool = False
     """Delete the run that `output_dir` already holds."""
 
