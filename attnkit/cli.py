@@ -151,8 +151,8 @@ def answer(arguments: list[str]) -> str:
         return f"attnkit {version('attnkit')}"
     asks = "-h" in rest or "--help" in rest
     if name in OTHERS:
-        if not asks:
-            quieten_libraries()
+        if rest and not asks:
+            quieten_transformers()
         return str(part(*OTHERS[name][1])(rest))
     if name not in VERBS:
         raise UsageError(f"unknown verb {name!r}: {nearest(name, [*VERBS, *OTHERS])}")
@@ -192,10 +192,15 @@ def do_job(name: str, verb: Verb, arguments: list[str]) -> str:
 
 def quieten_libraries() -> None:
     """Keep progress bars and reports of what we depend on out of what we say."""
+    quieten_transformers()
+    import_module("datasets").disable_progress_bars()
+
+
+def quieten_transformers() -> None:
+    """The same of transformers alone, for what reads no data."""
     logging = import_module("transformers.utils.logging")
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    import_module("datasets").disable_progress_bars()
 
 
 def part(module: str, name: str) -> Any:

@@ -8,17 +8,14 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import get_args
 
-import torch
-from torch.utils.flop_counter import FlopCounterMode
-from transformers import PreTrainedModel
-
 from attnkit.attention import positions
 from attnkit.attention.backends import BACKENDS
-from attnkit.errors import UsageError, first_line, nearest
+from attnkit.errors import UsageError, nearest
 from attnkit.scaling.attention_flops import Layer, Work, product
 from attnkit.scaling.choices import Convention, Recompute
+from attnkit.scaling.measured import measured_work
 from attnkit.scaling.pairs import pairs_of_layer
-from attnkit.scaling.parameters import component_of, keeps_pooler, kinds_of_layers, parameters_by_component
+from attnkit.scaling.parameters import keeps_pooler, kinds_of_layers, parameters_by_component
 from attnkit.scaling.parts import build_normalizer, build_pattern, build_position, build_scorer, places
 from attnkit.scaling.subject import Config, FilledConfig, Subject, read_subject
 
@@ -90,8 +87,9 @@ def count_flops(
       backend (a fused one computes the scores again in backward) do once more.
     - "6nd": 2·N per token forward and 4·N backward; half of it per token where each stack sees one side only.
 
-    A config of transformers is measured on the meta device, and has the conventions "exact" and "6nd". Raises
-    `UsageError` for numbers that are no counts and for more tokens than the model has positions.
+    A config of transformers is measured without values, and has the conventions "exact" and "6nd". Raises
+    `UsageError` for numbers that are no counts, for more tokens than the model has positions, and for a model that
+    does not run on token ids alone.
     """
     subject = read_subject(config, head=head)
     if convention not in get_args(Convention):
@@ -309,45 +307,14 @@ def count_generation_flops(
 
 
 def measured(subject: Subject, batch: Batch) -> FlopCount:
-    """Run any model of transformers on the meta device, forward and backward, and count its matrix products."""
+    """The same of a model of transformers, which is run without values."""
     if batch.past or batch.predicted is not None:
         raise UsageError("past and predicted are counted for AttnKit models only")
-    model = subject.build_without_memory()
-    inputs = {"input_ids": torch.zeros(batch.size, batch.tokens, dtype=torch.long, device="meta")}
-    if subject.config.is_encoder_decoder:
-        inputs["decoder_input_ids"] = torch.zeros(batch.size, batch.target, dtype=torch.long, device="meta")
-    try:
-        with FlopCounterMode(display=False) as counter:
-            out = model(**inputs)
-            modules = {name: sum(flops.values()) for name, flops in counter.get_flop_counts().items()}
-            logits = (value for value in out.values() if isinstance(value, torch.Tensor) and value.requires_grad)
-            torch.stack([value.sum() for value in logits]).sum().backward()
-    except (RuntimeError, ValueError, NotImplementedError, TypeError) as error:
-        raise UsageError(f"{subject.config.model_type} does not run without values: {first_line(error)}") from error
-    components = sort_by_component(model, modules)
-    backward = counter.get_total_flops() - modules["Global"]
-    components["other"] += Work(backward=backward - sum(work.backward for work in components.values()))
+    two = subject.config.is_encoder_decoder
     return FlopCount(
         convention="exact",
-        components={name: work for name, work in components.items() if work.total},
+        components=measured_work(subject, rows=batch.size, tokens=batch.tokens, target=batch.target),
         pair_operations=Work(),
-        optimizer=OPTIMIZER_OPERATIONS["adamw"] * model.num_parameters(),
-        tokens=sum(ids.numel() for ids in inputs.values()),
+        optimizer=OPTIMIZER_OPERATIONS["adamw"] * parameters_by_component(subject.config, head=subject.head).total,
+        tokens=batch.size * (batch.tokens + (batch.target if two else 0)),
     )
-
-
-def sort_by_component(model: PreTrainedModel, modules: dict[str, int]) -> defaultdict[str, Work]:
-    """The forward FLOPs of each module without those inside it, by component, and twice as many backward: the counter
-    cannot tell in backward which module it is in."""
-    components: defaultdict[str, Work] = defaultdict(Work)
-    root = type(model).__name__
-    for name, module in model.named_modules():
-        full = f"{root}.{name}" if name else root
-        if full in modules:
-            inside = [other for other in modules if other.startswith(f"{full}.")]
-            nearest_inside = [
-                other for other in inside if not any(other != it and other.startswith(f"{it}.") for it in inside)
-            ]
-            own = modules[full] - sum(modules[other] for other in nearest_inside)
-            components[component_of(name, module)] += Work(forward=own, backward=2 * own)
-    return components

@@ -54,11 +54,11 @@ CATALOGUE = {
     for it in (
         device(
             "P100", memory=16, bandwidth=732, power=300, fp32=10.6, fp16=21.2,
-            source="NVIDIA Tesla P100 datasheet (SXM2), 2016",
+            source="NVIDIA Tesla P100 data sheet (SXM2, 16 GB), 2016: all figures",
         ),
         device(
             "V100", memory=32, bandwidth=900, power=300, fp32=15.7, fp16=125,
-            source="NVIDIA V100 datasheet (SXM2, 32 GB), 2018; also built with 16 GB",
+            source="NVIDIA V100 data sheet (SXM2, 32 GB), 2018: all figures; fp16 with tensor cores",
         ),
         device(
             "TPUv2", memory=16, bandwidth=700, power=280, bf16=46,
@@ -66,31 +66,31 @@ CATALOGUE = {
         ),
         device(
             "TPUv3", memory=32, bandwidth=900, power=262, bf16=123,
-            source="Google, cloud.google.com/tpu/docs/v3, per chip of two cores; the highest power that was measured",
+            source="Google, cloud.google.com/tpu/docs/v3: per chip of two cores; the highest power measured",
         ),
         device(
             "TPUv4", memory=32, bandwidth=1200, power=192, bf16=275,
-            source="Google, cloud.google.com/tpu/docs/v4, per chip; the highest power that was measured",
+            source="Google, cloud.google.com/tpu/docs/v4: per chip; the highest power measured",
         ),
         device(
             "A100", memory=80, bandwidth=2039, power=400, fp32=19.5, tf32=156, fp16=312, bf16=312,
-            source="NVIDIA A100 80GB datasheet (SXM4), 2021",
+            source="NVIDIA A100 data sheet (nvidia-1758950), 2021: SXM4 with 80 GB, all figures",
         ),
         device(
             "H100", memory=80, bandwidth=3350, power=700, fp32=67, tf32=494.7, fp16=989.4, bf16=989.4, fp8=1978.9,
-            source="NVIDIA H100 datasheet (SXM5), 2023, without sparsity",
+            source="dense peaks: NVIDIA H100 architecture white paper (SXM5), 2022; others: data sheet, 2023",
         ),
         device(
             "H200", memory=141, bandwidth=4800, power=700, fp32=67, tf32=494.7, fp16=989.4, bf16=989.4, fp8=1978.9,
-            source="NVIDIA H200 datasheet (SXM), 2024, without sparsity",
+            source="NVIDIA H200 data sheet (SXM), 2024; dense peaks: those of the H100, whose chip it has",
         ),
         device(
             "B200", memory=180, bandwidth=7700, power=1000, fp32=75, tf32=1125, fp16=2250, bf16=2250, fp8=4500,
-            source="NVIDIA HGX B200 datasheet, 2024: an eighth of the board's figures, without sparsity",
+            source="NVIDIA HGX B200 data sheet, 2024: a GPU of eight; dense peaks: an eighth of the board's",
         ),
         device(
             "MI300X", memory=192, bandwidth=5300, power=750, fp32=163.4, tf32=653.7, fp16=1307.4, bf16=1307.4,
-            fp8=2614.9, source="AMD Instinct MI300X datasheet, 2023, without sparsity",
+            fp8=2614.9, source="AMD Instinct MI300X data sheet, 2023: all figures, without sparsity",
         ),
     )
 }  # fmt: skip

@@ -52,33 +52,38 @@ class Step:
 
 
 class Memory:
-    """The memory of a step of any number of rows: traced with one and with two, which give a line."""
+    """The memory of a step of any number of rows: traced with one and with the most, which give a line."""
 
     def __init__(self, step: Step) -> None:
         self.step = step
-        self.ends: dict[Recompute, tuple[Traced, Traced]] = {}
+        self.known: dict[Recompute, dict[int, Traced]] = {"none": {}, "selective": {}, "full": {}}
 
     def traced(self, rows: int, recompute: Recompute) -> Traced:
-        """Run the step without values."""
-        return trace_memory(**vars(self.step), batch_size=rows, recompute=recompute)
+        """Run the step without values, once."""
+        known = self.known[recompute]
+        if rows not in known:
+            known[rows] = trace_memory(**vars(self.step), batch_size=rows, recompute=recompute)
+        return known[rows]
 
-    def on_the_line(self, rows: int, recompute: Recompute) -> Traced:
-        """The same, nearly, at no cost."""
-        if recompute not in self.ends:
-            self.ends[recompute] = (self.traced(1, recompute), self.traced(2, recompute))
-        one, two = self.ends[recompute]
-        return replace(
-            one, step=one.step.move(one.step, two.step, rows - 1), setting=replace(one.setting, batch_size=rows)
-        )
+    def nearly(self, rows: int, recompute: Recompute) -> Traced:
+        """The same at no cost, as soon as two steps are known; between them it is a little off."""
+        known = self.known[recompute]
+        if not known or rows in known or rows == 1:
+            return self.traced(rows, recompute)
+        one, most = self.traced(1, recompute), max(known)
+        if most == 1:
+            return self.traced(rows, recompute)
+        step = one.step.move(one.step, known[most].step, (rows - 1) / (most - 1))
+        return replace(one, step=step, setting=replace(one.setting, batch_size=rows))
 
     def choice(self, layout: Layout, rows: int, recompute: Recompute, *, limit: float | None) -> Choice:
         """The most rows up to `rows` that fit in `limit` bytes, or a single one that does not."""
         while True:
-            memory = self.on_the_line(rows, recompute).divided(layout, fragmentation=FRAGMENTATION)
-            fits = limit is None or memory.total <= limit
-            if fits and limit is not None and rows > 2:  # the line may be a little off
-                memory = self.traced(rows, recompute).divided(layout, fragmentation=FRAGMENTATION)
-                fits = memory.total <= limit
+            for trace in (self.nearly, self.traced):
+                memory = trace(rows, recompute).divided(layout, fragmentation=FRAGMENTATION)
+                fits = limit is None or memory.total <= limit
+                if not fits:
+                    break
             if fits or rows == 1:
                 return Choice(layout=layout, rows=rows, recompute=recompute, memory=memory, fits=fits)
             rows //= 2

@@ -276,6 +276,8 @@ def kv_cache_bytes(subject: Subject, setting: Setting) -> int:
     """Mapped keys and values of every token, per layer and key-value head; of the source too where there is one."""
     config = subject.ours
     if config is None:
+        if not hasattr(subject.config, "num_attention_heads"):
+            raise UsageError(f"{subject.config.model_type} has no attention heads, whose cache could be counted")
         values = subject.config.get_text_config().to_dict()
         heads = values.get("num_key_value_heads") or subject.config.num_attention_heads
         width = values.get("head_dim") or subject.config.hidden_size // subject.config.num_attention_heads
@@ -306,7 +308,8 @@ def textbook_activations(subject: Subject, setting: Setting, *, tensor: int = 1)
     """Korthikanti 2022: s·b·h·L times 10 + 24/t + 5·a·s/(h·t) (eq. 2), without the last term where attention is fused
     or recomputed (eq. 6), or 2 where blocks are recomputed, and one block's worth more."""
     config = subject.config
-    width, heads, layers = config.hidden_size, config.num_attention_heads, config.num_hidden_layers
+    heads = config.num_attention_heads if hasattr(config, "num_attention_heads") else 0  # of a state space model
+    width, layers = config.hidden_size, config.num_hidden_layers
     unit = setting.seq_len * setting.batch_size * width
     keeps_scores = setting.backend == "eager" and setting.recompute != "selective"
     scores = 5 * heads * setting.seq_len / (width * tensor) if keeps_scores else 0.0

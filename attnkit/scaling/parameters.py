@@ -191,7 +191,7 @@ def component_of(name: str, module: nn.Module) -> str:
     path = name.lower()
     if "attn" in path or "attention" in path:
         return "attention"
-    if any(word in path for word in ("head", "cls", "pooler", "predictions")):
+    if any(word in path for word in ("head", "cls", "pooler", "predictions", "lm_loss")):
         return "head"
     return "feed_forward" if any(word in path for word in FEED_FORWARD_NAMES) else "other"
 

@@ -1,6 +1,7 @@
 """The shape of a model of some number of parameters, in sizes that hardware likes."""
 
 import math
+from bisect import bisect_left
 from typing import Any
 
 from attnkit.errors import UsageError
@@ -14,27 +15,44 @@ WIDTH_PER_LAYER = 96
 def shape(parameters: float, *, seq_len: int, vocab_size: int, **model: Any) -> AttnKitConfig:
     """The decoder of hardware-friendly sizes whose count is nearest: whole heads, depth from 1/160 to 1/48 of the
     width."""
+    fixed = {"vocab_size": vocab_size, "max_position_embeddings": seq_len, **model}
     best: tuple[float, AttnKitConfig] | None = None
-    for width in widths():
-        if 12 * width * width > 16 * parameters:
+    # The wider a model, the fewer layers it has, so that those of a good depth are neighbours.
+    every = widths()
+    first = bisect_left(every, True, key=lambda width: layers_of(parameters, width, fixed)[0] <= most_layers(width))
+    for width in every[first:]:
+        layers, count = layers_of(parameters, width, fixed)
+        if layers < max(1, width // 160):
             break
-        fixed = {"hidden_size": width, "num_attention_heads": width // head_width(width)}
-        fixed |= {"vocab_size": vocab_size, "max_position_embeddings": seq_len, **model}
-        one, two = (count_parameters(make_config(num_hidden_layers=layers, **fixed)) for layers in (1, 2))
-        layers = max(1, round(1 + (parameters - one) / (two - one)))
-        if not max(1, width // 160) <= layers <= max(4, width // 48):
-            continue
-        error = abs(math.log((one + (layers - 1) * (two - one)) / parameters))
         # Of sizes within 3% of what is asked for, the one with the usual ratio of width to depth.
+        error = abs(math.log(count / parameters))
         cost = max(error, 0.03) + 0.01 * abs(math.log(width / layers / WIDTH_PER_LAYER))
         if best is None or cost < best[0]:
-            best = cost, make_config(num_hidden_layers=layers, **fixed)
+            best = cost, decoder(width, layers, fixed)
     if best is None:
         raise UsageError(
             f"no model of {parameters:.3g} parameters has a vocabulary of {vocab_size} entries: lower vocab_size, or "
             "plan a larger model"
         )
     return best[1]
+
+
+def most_layers(width: int) -> int:
+    """As deep as a model of this width may be."""
+    return max(4, width // 48)
+
+
+def layers_of(parameters: float, width: int, fixed: dict[str, Any]) -> tuple[int, int]:
+    """The number of layers with which a model of this width has nearly so many parameters, and how many those are."""
+    one, two = (count_parameters(decoder(width, layers, fixed)) for layers in (1, 2))
+    layers = round(1 + (parameters - one) / (two - one))
+    return layers, one + (layers - 1) * (two - one)
+
+
+def decoder(width: int, layers: int, fixed: dict[str, Any]) -> AttnKitConfig:
+    """A model of this width and depth."""
+    heads = width // head_width(width)
+    return make_config(hidden_size=width, num_attention_heads=heads, num_hidden_layers=layers, **fixed)
 
 
 def widths() -> list[int]:

@@ -53,6 +53,12 @@ OF_OBJECTIVE = {
 }
 GUESSES = ("pre_training", "causal_lm", "seq2seq_lm", "masked_lm", "none")
 
+MODEL_FAULTS = (
+    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError),
+    *(NotImplementedError, RuntimeError, TypeError, ValueError),
+)
+"""What the code of a model raises for a config or inputs that it was not written for."""
+
 Config = PreTrainedConfig | str | Path
 
 if TYPE_CHECKING:
@@ -91,16 +97,19 @@ class Subject:
         """Whether the loss of the model can be computed chunk by chunk."""
         return self.ours is not None and issubclass(class_of(self.head), LanguageModel)
 
-    def build(self, *, backend: str = "eager", dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    def build(
+        self, *, backend: str = "eager", dtype: torch.dtype = torch.float32, experts_implementation: str | None = None
+    ) -> PreTrainedModel:
         """The model on torch's current default device; on "meta" it takes no memory.
 
         Raises `UsageError` where no such model can be built.
         """
+        experts = {} if experts_implementation is None else {"experts_implementation": experts_implementation}
         chosen = HEADS[self.head]
         build = chosen._from_config if issubclass(chosen, PreTrainedModel) else chosen.from_config
         try:
-            return build(self.config, attn_implementation=backend, dtype=dtype)
-        except (ValueError, TypeError, KeyError, ImportError, RuntimeError) as error:
+            return build(self.config, attn_implementation=backend, dtype=dtype, **experts)
+        except MODEL_FAULTS as error:
             raise UsageError(f"{self.config.model_type}, head {self.head!r}: {first_line(error)}") from error
 
     def build_without_memory(self) -> PreTrainedModel:

@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from attnkit.scaling.attention_flops import Work, product
 from attnkit.scaling.choices import Convention
 from attnkit.scaling.flops import count_flops
 from attnkit.scaling.hardware import estimate_time
@@ -11,7 +12,6 @@ from attnkit.scaling.parameters import count_parameters, parameters_by_component
 from attnkit.scaling.rows import ROWS, Phase, Row, config_of
 from attnkit.scaling.subject import FilledConfig, Subject, read_subject
 
-XLNET_TRAINING = 2.84  # of a forward pass: no gradient flows into the memory and the places; measured on transformers'
 GIB = 2**30
 
 
@@ -117,7 +117,7 @@ def flops_of_row(row: Row, phase: Phase, subject: Subject, *, convention: Conven
     assert config is not None
     if config.two_stream and convention != "6nd":
         assert phase.predicted is not None
-        return XLNET_TRAINING * xlnet_forward(config, tokens=phase.seq_len, memory=phase.past, targets=phase.predicted)
+        return xlnet_work(config, tokens=phase.seq_len, memory=phase.past, targets=phase.predicted).total
     return count_flops(
         config,
         head=subject.head,
@@ -128,18 +128,27 @@ def flops_of_row(row: Row, phase: Phase, subject: Subject, *, convention: Conven
     ).total
 
 
-def xlnet_forward(config: FilledConfig, *, tokens: int, memory: int, targets: int) -> int:
+def xlnet_work(config: FilledConfig, *, tokens: int, memory: int, targets: int) -> Work:
     """FLOPs of XLNet's own algorithm on one row (Yang 2019; zihangdai/xlnet), N tokens, K = N + memory keys, P targets.
 
-    Content: queries, keys, values, output and K + N places are projected, scored with keys (N·K), places (N·(K + N))
-    and two kinds of segments, and values are summed (N·K). The second stream projects P queries, spreads them over N
-    rows and back (2·N·P), and scores those as the first stream does.
+    Content: queries, keys, values, output and K + N places are projected, scored with keys (N·K) and places
+    (N·(K + N)), and values are summed (N·K). The second stream projects P queries, spreads them over N rows and back
+    (2·N·P), and scores those as the first stream does. No gradient flows into places and the spreading, and of the last
+    layer's first stream only into keys and values. Segments, two more products per query, are not counted.
     """
-    width, inner, keys = config.hidden_size, config.intermediate_size, tokens + memory
-    products = (2 * tokens + 2 * keys + keys + tokens + 2 * targets) * width * width
-    scores = 2 * tokens * (keys + (keys + tokens) + 2 + keys) * width + 2 * tokens * targets * width
-    feed_forward = 2 * (tokens + targets) * width * inner
-    return 2 * (config.num_hidden_layers * (products + scores + feed_forward) + targets * width * config.vocab_size)
+    width, inner, keys, places = config.hidden_size, config.intermediate_size, tokens + memory, 2 * tokens + memory
+    stream = product(tokens, keys + places + keys, width)  # scores and values of N queries
+    content = product(2 * tokens, width, width) + stream + product(2 * tokens, width, inner)
+    both = product(2 * keys, width, width) + product(places, width, width, gradients=1)
+    second = product(2 * targets, width, width) + stream + product(2 * targets, width, inner)
+    both += second + product(2 * tokens, targets, width, gradients=1)
+    layers = config.num_hidden_layers
+    return (
+        both * layers
+        + content * (layers - 1)
+        + Work(forward=content.forward)
+        + product(targets, width, config.vocab_size)
+    )
 
 
 def trace_row(row: Row, subject: Subject) -> Traced:

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
@@ -25,12 +24,12 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from attnkit.attention import Attention
 from attnkit.attention.backends import eager_attention
 from attnkit.attention.pairwise import inside_compiled_tile
-from attnkit.errors import UsageError, first_line
 from attnkit.models import AttnKitConfig, AttnKitForPermutationLM
 from attnkit.models.blocks import FeedForward
 from attnkit.models.language import LanguageModel, minimising
 from attnkit.models.loss import TokenLoss
 from attnkit.scaling.choices import Logits, Recompute
+from attnkit.scaling.measured import without_values
 from attnkit.scaling.subject import Subject
 
 SMALL, LARGER = 2, 3  # blocks of a stack in the two runs
@@ -118,11 +117,11 @@ class Peak:
     total: int = 0
     gradients: int = 0
 
-    def move(self, start: "Peak", end: "Peak", factor: int) -> "Peak":
+    def move(self, start: "Peak", end: "Peak", factor: float) -> "Peak":
         """self + factor · (end - start)."""
         return Peak(
-            total=self.total + factor * (end.total - start.total),
-            gradients=self.gradients + factor * (end.gradients - start.gradients),
+            total=self.total + round(factor * (end.total - start.total)),
+            gradients=self.gradients + round(factor * (end.gradients - start.gradients)),
         )
 
 
@@ -138,10 +137,10 @@ class Step:
     outputs: int  # logits that the caller holds and autograd does not
     peaks: dict[str, Peak]
 
-    def move(self, start: "Step", end: "Step", factor: int) -> "Step":
+    def move(self, start: "Step", end: "Step", factor: float) -> "Step":
         """self + factor · (end - start), in every figure."""
         mine, first, last = vars(self), vars(start), vars(end)
-        line = {name: mine[name] + factor * (last[name] - first[name]) for name in mine if name != "peaks"}
+        line = {name: mine[name] + round(factor * (last[name] - first[name])) for name in mine if name != "peaks"}
         peaks = {
             name: peak.move(start.peaks[name], end.peaks[name], factor)
             for name, peak in self.peaks.items()
@@ -154,15 +153,15 @@ class Step:
 class Setting:
     """How a model is trained, as far as memory depends on it."""
 
-    batch_size: int
     seq_len: int
-    target_len: int
-    predicted: int  # positions of a row with a label
-    dtype: torch.dtype
-    autocast: torch.dtype | None
-    backend: str
-    recompute: Recompute
-    logits: Logits
+    batch_size: int = 1
+    target_len: int = 0  # tokens of the decoder, where there are two stacks
+    predicted: int = 0  # positions of a row with a label
+    dtype: torch.dtype = torch.float32
+    autocast: torch.dtype | None = None
+    backend: str = "eager"
+    recompute: Recompute = "none"
+    logits: Logits = "whole"
     training: bool = True
 
 
@@ -200,17 +199,15 @@ def with_layers(subject: Subject, counts: dict[str, int]) -> Subject:
 
 def run_step(subject: Subject, setting: Setting) -> Step:
     """Run one step on fake tensors. Raises `UsageError` where a model needs values."""
-    living = Living()
-    try:
-        with FakeTensorMode(), living, torch.set_grad_enabled(setting.training):
-            model = subject.build(backend=setting.backend, dtype=setting.dtype).train(setting.training)
-            loss = TokenLoss() if setting.logits == "chunked" else None
-            with minimising(loss, model):
-                return Run(model, setting, living).step()
-    except (RuntimeError, NotImplementedError, TypeError) as error:
-        if isinstance(error, UsageError):
-            raise
-        raise UsageError(f"{subject.config.model_type} does not run without values: {first_line(error)}") from error
+    living, loss = Living(), TokenLoss() if setting.logits == "chunked" else None
+    with (
+        without_values(subject, remedy="another precision may be traced; its parameters can be counted"),
+        living,
+        torch.set_grad_enabled(setting.training),
+    ):
+        model = subject.build(backend=setting.backend, dtype=setting.dtype).train(setting.training)
+        with minimising(loss, model):
+            return Run(model, setting, living).step()
 
 
 class Run:

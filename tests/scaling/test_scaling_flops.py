@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import BertConfig, DynamicCache, GPT2Config, LlamaConfig, T5Config
+from transformers import AutoConfig, DynamicCache, LongformerConfig
 
 from attnkit import AttnKitConfig, scorers
 from attnkit.errors import UsageError
 from attnkit.scaling import count_flops, count_generation_flops, count_parameters
-from attnkit.scaling.subject import Subject
+from attnkit.scaling.subject import Subject, default_head
 
 SIZES = Path(__file__).parents[2] / "configs" / "sizes"
 
@@ -179,25 +179,51 @@ def test_six_n_d() -> None:
     assert both.total == 3 * 63_045_632 * 160
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        BertConfig(num_hidden_layers=2, hidden_size=32, num_attention_heads=2, intermediate_size=64, vocab_size=99),
-        GPT2Config(n_layer=2, n_embd=32, n_head=2, vocab_size=99),
-        LlamaConfig(
-            num_hidden_layers=2, hidden_size=32, num_attention_heads=4, num_key_value_heads=2, intermediate_size=64,
-            vocab_size=99,
-        ),
-        T5Config(num_layers=2, d_model=32, num_heads=2, d_kv=16, d_ff=64, vocab_size=99),
-    ],
-    ids=lambda config: config.model_type,
-)  # fmt: skip
-def test_models_of_transformers_are_measured(config: object) -> None:
+OTHERS = {
+    "bert": {},
+    "gpt2": {},
+    "llama": {"num_key_value_heads": 2, "intermediate_size": 64},
+    "t5": {"d_ff": 64},
+    "bart": {},
+    "xlnet": {"d_inner": 64},
+    "deberta": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
+    "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
+    "mixtral": {"num_key_value_heads": 2, "intermediate_size": 64, "num_local_experts": 3},
+    "mamba": {},
+}
+"""Models of transformers. The code of XLNet and both DeBERTa needs more than meta tensors have."""
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_models_of_transformers_are_measured(name: str) -> None:
+    config = AutoConfig.for_model(name, **{"vocab_size": 99, **OTHERS[name]})
+    sizes = {"num_hidden_layers": 2, "num_decoder_layers": 2, "decoder_layers": 2, "hidden_size": 32}
+    sizes |= {"num_attention_heads": 4, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "d_kv": 8}
+    sizes |= {"head_dim": 8, "d_head": 8}
+    for field, size in sizes.items():
+        if hasattr(config, field) and getattr(config, field) is not None:
+            setattr(config, field, size)
     count = count_flops(config, batch_size=2, seq_len=16)
-    assert count.backward == 2 * count.forward
-    assert {"attention", "feed_forward"} <= count.components.keys()
+    model = Subject(config=config, head=default_head(config)).build(experts_implementation="eager").eval()
+    ids = torch.zeros(2, 16, dtype=torch.long)
+    inputs = {"decoder_input_ids": ids} if config.is_encoder_decoder else {}
+    with FlopCounterMode(display=False) as counter:
+        out = model(input_ids=ids, **inputs)
+        forward = counter.get_total_flops()
+        sum(value.sum() for value in out.values() if isinstance(value, Tensor) and value.requires_grad).backward()
+    assert (count.forward, count.total) == (forward, counter.get_total_flops())
+    assert all(work.forward > 0 and work.backward > 0 for work in count.components.values())
     with pytest.raises(UsageError, match="is for AttnKit models"):
         count_flops(config, seq_len=16, convention="causal_useful")
+
+
+def test_a_model_that_looks_at_values_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    config = LongformerConfig(num_hidden_layers=1, hidden_size=8, num_attention_heads=2, attention_window=4)
+    with pytest.raises(UsageError, match=r"it looks at the values of tensors\); .* give convention '6nd'") as caught:
+        count_flops(config, seq_len=8)
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")
+    assert count_flops(config, seq_len=8, convention="6nd").forward == 2 * 8 * count_parameters(config)
 
 
 @pytest.mark.parametrize(
