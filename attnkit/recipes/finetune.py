@@ -20,6 +20,7 @@ from attnkit.recipes import manifest
 from attnkit.recipes.folder import (
     LOSS_CURVE,
     MODEL,
+    check_places,
     check_same_run,
     open_run,
     opened,
@@ -37,11 +38,11 @@ from attnkit.tasks.adapter import adapt, merge
 from attnkit.tasks.generation import frequency_likelihoods
 from attnkit.tasks.rows import Row
 from attnkit.training.checkpoint import load_weights
-from attnkit.training.launch import check_shared_folder, make_accelerator, on_main, reporting_network
+from attnkit.training.launch import make_accelerator, on_main, reporting_network
 from attnkit.training.layers import freeze
 from attnkit.training.loop import TrainResult, train
 from attnkit.training.plot import plot_loss
-from attnkit.training.run_folder import ADAPTER, LOG, PREDICTIONS, REPORT, check_output_folder, writing
+from attnkit.training.run_folder import ADAPTER, LOG, PREDICTIONS, REPORT, writing
 from attnkit.training.tracking import Tracker
 
 SAME_RUN = ("model", "tokenizer", "data", "task", "adapter")  # sections that may not change when a run goes on
@@ -139,11 +140,7 @@ def train_prepared(run: FinetuneRun, prepared: Prepared, *, accelerator: Acceler
 def prepare(run: FinetuneRun, accelerator: Accelerator) -> Prepared:
     """Read the examples, get tokenizer and model, make the rows, and check that they fit together."""
     training = run.training
-    on_main(
-        accelerator,
-        lambda: check_output_folder(training.output_dir, resume=training.resume, overwrite=training.overwrite),
-    )
-    check_shared_folder(accelerator, training.output_dir)
+    check_places(training, accelerator=accelerator)
     task = make_task(run.task, run.data)
     check_best_metric(run, task)
     split_notes: list[str] = []

@@ -23,8 +23,9 @@ from attnkit.recipes import manifest
 from attnkit.recipes.card import write_run_card
 from attnkit.recipes.saved import TOKENIZER, tokenizer_folder
 from attnkit.training.checkpoint import check_intact, newest_complete
-from attnkit.training.launch import on_main
+from attnkit.training.launch import check_shared_folder, on_main
 from attnkit.training.run_folder import LOG, check_output_folder, open_output_folder, refuse_foreign_files, writing
+from attnkit.training.settings import TrainingConfig
 from attnkit.training.tracking import read_log
 
 PUSH = "training.push_to_hub"
@@ -101,6 +102,19 @@ def check_same_run(run: PretrainRun | FinetuneRun, *, sections: Sequence[str]) -
         raise UsageError(f"training.resume: {path} is of another run: {'; '.join(changed)}")
 
 
+def check_places(training: TrainingConfig, *, accelerator: Accelerator) -> None:
+    """Raise `UsageError` where a run cannot or must not write, in its folder or on the hub, before anything costly."""
+    folder = training.output_dir
+
+    def check() -> None:
+        check_output_folder(folder, resume=training.resume, overwrite=training.overwrite)
+        if training.push_to_hub is not None:
+            open_repository(training.push_to_hub, key=PUSH)
+
+    on_main(accelerator, check)
+    check_shared_folder(accelerator, folder)
+
+
 @contextmanager
 def opened(folder: Path, begin: Callable[[], None], *, accelerator: Accelerator) -> Iterator[None]:
     """The folder of a run, begun on the main process, and kept from other runs until this one is over."""
@@ -131,8 +145,6 @@ def open_run(run: Run, tokenizer: PreTrainedTokenizerBase, *, data: manifest.Man
             raise UsageError(f"training.overwrite: {folder} holds {key}: choose another training.output_dir")
     check_output_folder(folder, resume=training.resume, overwrite=training.overwrite)
     refuse_foreign_files(folder)
-    if training.push_to_hub is not None:
-        open_repository(training.push_to_hub, key=PUSH)
     open_output_folder(folder, overwrite=training.overwrite)
     with writing(folder):
         save(run, folder)

@@ -21,6 +21,7 @@ from attnkit.recipes.folder import (
     LOSS_CURVE,
     MODEL,
     absolute_data,
+    check_places,
     check_same_run,
     open_run,
     opened,
@@ -45,10 +46,10 @@ from attnkit.recipes.text import (
 )
 from attnkit.training.checkpoint import load_weights
 from attnkit.training.evaluation import evaluate_loss
-from attnkit.training.launch import check_shared_folder, make_accelerator, on_main, reporting_network
+from attnkit.training.launch import make_accelerator, on_main, reporting_network
 from attnkit.training.loop import TrainResult, train
 from attnkit.training.plot import plot_loss
-from attnkit.training.run_folder import LOG, check_output_folder
+from attnkit.training.run_folder import LOG
 from attnkit.training.tracking import BITS, Tracker
 
 SAME_RUN = ("model", "tokenizer", "data", "objective")  # sections that may not change when a run goes on
@@ -127,9 +128,8 @@ def train_prepared(run: PretrainRun, prepared: Prepared, *, accelerator: Acceler
 
 def prepare(run: PretrainRun, accelerator: Accelerator) -> Prepared:
     """Read the text, get the tokenizer, make the rows and the model, and check that they fit together."""
-    training, folder = run.training, Path(run.training.output_dir)
-    on_main(accelerator, lambda: check_output_folder(folder, resume=training.resume, overwrite=training.overwrite))
-    check_shared_folder(accelerator, folder)
+    training = run.training
+    check_places(training, accelerator=accelerator)
     objective_class = objectives[run.objective.name]
     data = absolute_data(run.data)
     if data.streaming and training.group_by_length:
