@@ -8,7 +8,6 @@ folder/
 """
 
 import json
-import shutil
 import tempfile
 import zlib
 from dataclasses import asdict, dataclass
@@ -25,7 +24,7 @@ from attnkit.data.objectives import Objective
 from attnkit.data.rows import Account, Group, RowMaker, end_of_document
 from attnkit.data.source_files import SourceFile, changed_files, names_of, source_files
 from attnkit.errors import UsageError
-from attnkit.files.disk import claim, file_checksum, is_of_disk, sync_to_disk
+from attnkit.files.disk import file_checksum, filling, is_of_disk
 
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer"
 FORMAT = 2
@@ -105,24 +104,21 @@ def write_prepared(
     objective: Objective,
     trained: dict[str, Any],
 ) -> Manifest:
-    """Tokenize, pack and write all documents, in bounded memory; the folder appears whole or not at all.
+    """Tokenize, pack and write all documents, in bounded memory; the rows appear whole or not at all.
 
     `trained`: the settings of a tokenizer that was trained for these rows. Raises `UsageError` if the disk refuses.
     """
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
     try:
-        with claim(unfinished, setting="data.prepared"):
-            for path in unfinished.iterdir():  # of a preparation that was ended before its time
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        with filling(folder, setting="data.prepared", last=MANIFEST) as staging:
             files = list(source_files(names_of(documents)))
-            tokenizer.save_pretrained(unfinished / TOKENIZER)
+            tokenizer.save_pretrained(staging / TOKENIZER)
             maker = RowMaker(tokenizer, packing=objective.packing)
-            shards = write_shards(unfinished, maker, documents)
+            shards = write_shards(staging, maker, documents)
             manifest = Manifest(
                 format=FORMAT,
                 settings=settings_of(documents, objective),
                 tokenizer=tokenizer_hash(tokenizer),
-                tokenizer_files={path.name: file_checksum(path) for path in (unfinished / TOKENIZER).iterdir()},
+                tokenizer_files={path.name: file_checksum(path) for path in (staging / TOKENIZER).iterdir()},
                 trained=trained,
                 files=files,
                 shards=shards,
@@ -131,11 +127,7 @@ def write_prepared(
             )
             values = asdict(manifest)
             text = json.dumps({**values, "checksum": checksum_of(values)}, indent=2, ensure_ascii=False)
-            (unfinished / MANIFEST).write_text(text + "\n", encoding="utf-8")
-            for path in [*unfinished.rglob("*"), unfinished]:
-                sync_to_disk(path)
-            unfinished.rename(folder)
-            sync_to_disk(folder.parent)
+            (staging / MANIFEST).write_text(text + "\n", encoding="utf-8")
     except Exception as error:
         if not is_of_disk(error):
             raise

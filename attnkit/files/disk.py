@@ -3,9 +3,10 @@
 import fcntl
 import json
 import os
+import shutil
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -13,6 +14,7 @@ from safetensors import SafetensorError
 from attnkit.errors import UsageError
 
 SEAL = "COMPLETE"
+STAGING = ".unfinished"
 
 
 def is_of_disk(error: Exception) -> bool:
@@ -47,6 +49,38 @@ def claim(folder: Path, *, setting: str) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def is_free(folder: Path) -> bool:
+    """Whether nothing is in the way of a folder: it is not there, or empty, or was being filled when that was ended."""
+    return not folder.exists() or (folder.is_dir() and all(path.name == STAGING for path in folder.iterdir()))
+
+
+@contextmanager
+def filling(folder: Path, *, setting: str, last: str = SEAL) -> Iterator[Path]:
+    """A place for new files of a folder. They get there when all are written, over files of the same names: a disk that
+    refuses, and an end before its time, leave the folder as it was. The file named `last` says that all are there.
+
+    Raises `UsageError`, naming the setting of the folder, where another process fills it.
+    """
+    is_new, staging = not folder.exists(), folder / STAGING
+    try:
+        with claim(folder, setting=setting):
+            shutil.rmtree(staging, ignore_errors=True)
+            staging.mkdir()
+            yield staging
+            for path in [*staging.rglob("*"), staging]:
+                sync_to_disk(path)
+            for path in sorted(staging.iterdir(), key=lambda path: path.name == last):
+                path.replace(folder / path.name)
+            staging.rmdir()
+            sync_to_disk(folder)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        if is_new:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 def file_checksum(path: Path) -> int:

@@ -1,8 +1,5 @@
 """Exchange of checkpoints with transformers: import from its formats, export to them or with the code to load them."""
 
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +8,7 @@ import transformers
 
 from attnkit.data.tokenizer import load_tokenizer
 from attnkit.errors import UsageError
+from attnkit.files.disk import filling, is_free
 from attnkit.files.text import read_json
 from attnkit.models import from_hf, to_hf
 from attnkit.models.card import read_training
@@ -66,10 +64,10 @@ def import_checkpoint(run: ImportRun) -> str:
     tokenizer = None
     if holds_tokenizer(source):
         tokenizer = load_tokenizer(source, named=f"source: {source}", remedy="import one that loads")
-    with filling(target):
-        model.save_pretrained(target)
+    with writing(target), filling(target, setting="target") as staging:
+        model.save_pretrained(staging)
         if tokenizer is not None:
-            tokenizer.save_pretrained(target)
+            tokenizer.save_pretrained(staging)
     return f"{type(model).__name__} with {model.num_parameters():,} parameters in {target}"
 
 
@@ -80,28 +78,17 @@ def export_checkpoint(run: ExportRun) -> str:
     """
     target, model = free_folder(run.target), load_own(run.path)
     tokenizer = None if find_tokenizer(run.path) is None else tokenizer_of(run.path)
-    with filling(target):
+    with writing(target), filling(target, setting="target") as staging:
         if run.format is None:
-            save_with_code(model, target, training=read_training(model_path(run.path)))
+            save_with_code(model, staging, training=read_training(model_path(run.path)))
             said = f"{type(model).__name__} with its code in {target}: load it with trust_remote_code=True"
         else:
             exported = to_hf(model, run.format)
-            exported.save_pretrained(target)
+            exported.save_pretrained(staging)
             said = f"{type(exported).__name__} in {target}"
         if tokenizer is not None:
-            tokenizer.save_pretrained(target)
+            tokenizer.save_pretrained(staging)
     return said
-
-
-@contextmanager
-def filling(target: Path) -> Iterator[None]:
-    """Write into a free folder, and leave none where that fails. Raises `UsageError` if the disk refuses."""
-    try:
-        with writing(target):
-            yield
-    except BaseException:
-        shutil.rmtree(target, ignore_errors=True)
-        raise
 
 
 def load_own(path: str) -> Any:
@@ -116,6 +103,6 @@ def load_own(path: str) -> Any:
 def free_folder(name: str) -> Path:
     """The folder of that name, refused where something is in it."""
     folder = Path(name).expanduser()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if not is_free(folder):
         raise UsageError(f"target: {name} is in use: give a folder that does not exist")
     return folder

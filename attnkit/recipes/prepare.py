@@ -6,6 +6,7 @@ from attnkit.config.runs import PretrainRun
 from attnkit.data.objectives import objectives
 from attnkit.data.prepared import differences, other_rows, read_manifest, write_prepared
 from attnkit.errors import UsageError
+from attnkit.files.disk import is_free
 from attnkit.recipes.folder import absolute_data, tokenizer_path
 from attnkit.recipes.text import (
     figures_of_text,
@@ -29,8 +30,7 @@ def prepare(run: PretrainRun) -> str:
     folder, data = Path(run.data.prepared), absolute_data(run.data)
     if folder.is_file():
         raise UsageError(f"data.prepared: {folder} is a file; choose a folder")
-    is_there = folder.is_dir() and any(folder.iterdir())
-    manifest = read_manifest(folder) if is_there else None
+    manifest = None if is_free(folder) else read_manifest(folder)
     documents = read_documents(data, run.objective)
     path = tokenizer_path(run)
     tokenizer = get_tokenizer(
@@ -43,8 +43,6 @@ def prepare(run: PretrainRun) -> str:
     )
     objective = objectives[run.objective.name](tokenizer, run.objective, data=data)
     if manifest is None:
-        if folder.is_dir():
-            folder.rmdir()
         trained = trained_settings(run.tokenizer) if path is None else {}
         write_prepared(folder, documents, tokenizer, objective=objective, trained=trained)
         said = "prepared"

@@ -7,7 +7,7 @@ from attnkit.data.documents import Documents
 from attnkit.data.objectives import objectives
 from attnkit.data.tokenizer import train_tokenizer
 from attnkit.errors import UsageError
-from attnkit.files.disk import is_ours, seal
+from attnkit.files.disk import filling, is_free, is_ours, seal
 from attnkit.training.run_folder import writing
 
 
@@ -21,7 +21,7 @@ def make_tokenizer(run: TokenizerRun) -> str:
         raise UsageError(f"tokenizer.path: {run.tokenizer.path} is trained already: leave it out")
     if folder.is_file():
         raise UsageError(f"output_dir: {folder} is a file: choose a folder")
-    if folder.is_dir() and any(folder.iterdir()):
+    if not is_free(folder):
         if not is_ours(folder, "tokenizer.json"):
             raise UsageError(f"output_dir: {folder} is not empty, and holds no tokenizer of ours: choose another")
         if not run.overwrite:
@@ -31,9 +31,9 @@ def make_tokenizer(run: TokenizerRun) -> str:
     tokenizer = train_tokenizer(
         texts, run.tokenizer, model_max_length=run.data.sequence_length, extra_tokens=extra_tokens
     )
-    with writing(folder):
-        tokenizer.save_pretrained(folder)
-        seal(folder)
+    with writing(folder), filling(folder, setting="output_dir") as staging:
+        tokenizer.save_pretrained(staging)
+        seal(staging)
     num_tokens = sum(len(ids) for ids in tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"])
     num_bytes = sum(len(text.encode()) for text in texts)
     return (

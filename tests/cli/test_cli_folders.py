@@ -8,7 +8,7 @@ import pytest
 from command_line import Cli
 
 from attnkit.errors import UsageError
-from attnkit.files.disk import claim
+from attnkit.files.disk import STAGING, claim, filling, is_free
 from attnkit.scaling.cli import answer
 
 FOREIGN = {
@@ -53,6 +53,7 @@ def test_what_is_not_ours_stays(verb: str, config: Path, finished: Path, text: P
         assert found == FOREIGN, flags
 
 
+@pytest.mark.slow
 def test_what_is_ours_is_written_over_where_that_is_asked_for(text: Path, tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "tokenizer.yaml").write_text(f"tokenizer: {{vocab_size: 290}}\ndata: {{source: {text}}}\n")
     command = ("tokenizer", "--config", tmp_path / "tokenizer.yaml", "--output_dir", tmp_path / "made")
@@ -63,7 +64,7 @@ def test_what_is_ours_is_written_over_where_that_is_asked_for(text: Path, tmp_pa
 
 def test_one_run_writes_into_a_folder_at_a_time(config: Path, tmp_path: Path, cli: Cli) -> None:
     run, rows = tmp_path / "run", tmp_path / "rows"
-    with claim(run, setting="other"), claim(tmp_path / ".rows.unfinished", setting="other"):
+    with claim(run, setting="other"), claim(rows, setting="other"):
         (run / "notes.txt").write_text("of the other")
         for command in (
             ("pretrain", "--config", config, "--training.output_dir", run),
@@ -94,4 +95,26 @@ def test_a_full_disk_is_one_line(verb: str, config: Path, finished: Path, text: 
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert (code, len(errors)) == (2, 1)
     assert re.search(r"cannot write .*new: .*File too large.*; free space or choose another", errors[0])
-    assert verb == "tokenizer" or not (tmp_path / "new").exists()
+    assert [path.name for path in tmp_path.iterdir() if "new" in path.name] == []
+
+
+def fail_midway(folder: Path) -> None:
+    with filling(folder, setting="key") as staging:
+        (staging / "old").write_text("after")
+        raise RuntimeError("midway")
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_folder_is_filled_whole_or_stays_as_it_was(is_new: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "it"
+    if not is_new:
+        folder.mkdir()
+        (folder / "old").write_text("before")
+    with pytest.raises(RuntimeError, match="midway"):
+        fail_midway(folder)
+    assert folder.exists() is not is_new
+    (folder / STAGING).mkdir(parents=True)  # as a process leaves it that is killed
+    assert is_free(folder) is is_new
+    with filling(folder, setting="key") as staging:
+        (staging / "old").write_text("after")
+    assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("old", "after")]
