@@ -230,13 +230,21 @@ class AttnKitForMaskedLM(LanguageModel):
 
 @dataclass
 class PreTrainingOutput(ModelOutput):
-    """Outputs of masked language modelling with next-sentence prediction."""
+    """Outputs of masked language modelling with next-sentence prediction; `sentence_loss` is a part of `loss`."""
 
     loss: Tensor | None = None
     prediction_logits: Tensor | None = None
     seq_relationship_logits: Tensor | None = None
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
+    sentence_loss: Tensor | None = None
+
+
+def loss_terms(output: Any) -> dict[str, Tensor]:
+    """The terms of an output's loss, each a mean over labels of its own, by the name of these labels."""
+    if not isinstance(output, PreTrainingOutput) or output.sentence_loss is None or output.loss is None:
+        return {"labels": output.loss}
+    return {"labels": output.loss - output.sentence_loss, "next_sentence_label": output.sentence_loss}
 
 
 class AttnKitForPreTraining(LanguageModel):
@@ -279,8 +287,10 @@ class AttnKitForPreTraining(LanguageModel):
         )
         loss, logits = self.predict(outputs.last_hidden_state, labels, **kwargs)
         sentence_logits = self.seq_relationship(outputs.pooler_output)
+        sentence_loss = None
         if next_sentence_label is not None:
-            sentence_loss = F.cross_entropy(sentence_logits.float(), next_sentence_label.view(-1))
+            precise = sentence_logits.to(torch.promote_types(sentence_logits.dtype, torch.float32))
+            sentence_loss = F.cross_entropy(precise, next_sentence_label.view(-1))
             loss = sentence_loss if loss is None else loss + sentence_loss
         return PreTrainingOutput(
             loss=loss,
@@ -288,6 +298,7 @@ class AttnKitForPreTraining(LanguageModel):
             seq_relationship_logits=sentence_logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
+            sentence_loss=sentence_loss,
         )
 
 

@@ -10,7 +10,8 @@ from accelerate import Accelerator
 from accelerate.utils import send_to_device
 
 from attnkit.errors import UsageError
-from attnkit.training.evaluation import count_labels
+from attnkit.models.language import loss_terms
+from attnkit.training.evaluation import TERMS, count_terms
 from attnkit.training.launch import sum_over_processes
 from attnkit.training.order import RowOrder, TrainRows, count_rows, row_length, rows_of_step, take
 from attnkit.training.randomness import COLLATE, reseed
@@ -23,7 +24,8 @@ class MicroBatch:
 
     position: int  # of its first row in the data of the run
     inputs: dict[str, Any]
-    num_labels: int
+    num_labels: dict[str, int]
+    """Of each term of the loss."""
 
 
 class Window:
@@ -32,32 +34,34 @@ class Window:
     def __init__(self, batches: Sequence[MicroBatch], *, accelerator: Accelerator, stop: bool, step: int) -> None:
         self.batches = batches
         self._accelerator = accelerator
-        self._losses: list[torch.Tensor] = []
-        num_labels, num_tokens, num_empty, num_stopping = sum_over_processes(
+        self._shares: list[torch.Tensor] = []
+        num_tokens, num_empty, num_stopping, *totals = sum_over_processes(
             accelerator,
             [
-                sum(batch.num_labels for batch in batches),
                 sum(count_tokens(batch.inputs) for batch in batches),
-                sum(batch.num_labels == 0 for batch in batches),
+                sum(batch.num_labels["labels"] == 0 for batch in batches),
                 stop,
+                *(sum(batch.num_labels.get(name, 0) for batch in batches) for name in TERMS),
             ],
         )
-        self.num_labels, self.num_tokens = int(num_labels), int(num_tokens)
+        self._totals = dict(zip(TERMS, totals, strict=True))
+        self.num_labels, self.num_tokens = int(self._totals["labels"]), int(num_tokens)
         self.stops = num_stopping > 0  # as a process was told to
         if num_empty and not self.stops:
             raise UsageError(f"step {step}: a batch has no label to predict; leave out such rows")
 
-    def weight(self, batch: MicroBatch) -> float:
-        """What the mean loss of a micro batch counts in the gradient, which wrappers average over processes."""
-        return batch.num_labels * self._accelerator.num_processes / self.num_labels
-
-    def add_loss(self, batch: MicroBatch, loss: torch.Tensor) -> None:
-        """Take note of the mean loss of a micro batch, without waiting for the device."""
-        self._losses.append(loss.detach() * batch.num_labels)
+    def share(self, batch: MicroBatch, output: Any) -> torch.Tensor:
+        """What a micro batch has in the loss of the global batch: of each term, its mean over the batch by the part of
+        all labels that are there. Times the processes, as wrappers average gradients over them."""
+        terms = loss_terms(output).items()
+        shares = [term * (batch.num_labels[name] / self._totals[name]) for name, term in terms]
+        share = torch.stack(shares).sum() if len(shares) > 1 else shares[0]
+        self._shares.append(share.detach())  # without waiting for the device
+        return share * self._accelerator.num_processes
 
     def loss(self) -> float:
-        """The mean loss over the labels of all processes."""
-        return sum_over_processes(self._accelerator, [torch.stack(self._losses).sum().item()])[0] / self.num_labels
+        """The loss of the global batch, once the shares of all of its micro batches are taken."""
+        return sum_over_processes(self._accelerator, [torch.stack(self._shares).sum().item()])[0]
 
 
 def micro_batches(
@@ -83,7 +87,7 @@ def micro_batches(
         reseed(training.seed, COLLATE, position)
         inputs = collate(take(rows, indices))
         yield MicroBatch(
-            position=position, inputs=send_to_device(inputs, accelerator.device), num_labels=count_labels(inputs)
+            position=position, inputs=send_to_device(inputs, accelerator.device), num_labels=count_terms(inputs)
         )
 
 

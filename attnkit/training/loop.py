@@ -35,7 +35,8 @@ def train(
 
         loss = Σ loss_i · n_i / Σ n_i,    i over the micro batches of all processes, n_i their number of labels,
 
-    so neither the number of processes nor that of accumulation steps changes the gradient. `evaluate(bare_model)`
+    of each term of it where it has several, so neither the number of processes nor that of accumulation steps changes
+    the gradient. `evaluate(bare_model)`
     returns metrics by name, equal on every process, `training.best_metric` among them; see `evaluation.evaluate_loss`.
     Given their names, `metric_names`, a wrong one is found before anything is written. Checkpoints carry the
     `tokenizer`.
@@ -58,7 +59,6 @@ def train(
             for batch in window.batches:
                 with run.passing(batch, window):
                     outputs = run.wrapped(**batch.inputs)
-                    accelerator.backward(outputs.loss * window.weight(batch))
-                window.add_loss(batch, outputs.loss)
+                    accelerator.backward(window.share(batch, outputs))
             run.update(window)
     return run.finish()

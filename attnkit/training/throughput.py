@@ -64,6 +64,6 @@ def flops_per_token(model: Any, batch: MicroBatch) -> float:
         seq_len=length,
         batch_size=num_rows,
         target_len=labels.shape[1] if labels is not None and model.config.is_encoder_decoder else None,
-        predicted=max(1, round(batch.num_labels / num_rows)),
+        predicted=max(1, round(batch.num_labels["labels"] / num_rows)),
     )
     return work.total / count_tokens(batch.inputs)

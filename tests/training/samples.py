@@ -16,7 +16,7 @@ from attnkit.data import Documents, PretrainDataConfig
 from attnkit.data.objectives import Objective, ObjectiveConfig, objectives
 from attnkit.data.streaming import StreamedRows
 from attnkit.data.tokenizer import TokenizerConfig, train_tokenizer
-from attnkit.models import AttnKitConfig, AttnKitForCausalLM
+from attnkit.models import AttnKitConfig, AttnKitForCausalLM, AttnKitForPreTraining
 from attnkit.training.evaluation import evaluate_loss
 from attnkit.training.launch import make_accelerator
 from attnkit.training.loop import TrainingConfig, TrainResult, train
@@ -38,6 +38,26 @@ def own_model(**fields: Any) -> AttnKitForCausalLM:
     set_seed(1)
     shape = {"vocab_size": VOCAB_SIZE, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     return AttnKitForCausalLM(AttnKitConfig(**shape | fields, max_position_embeddings=64, pad_token_id=0))
+
+
+def sentence_model() -> AttnKitForPreTraining:
+    """One whose loss has two terms, over tokens and over sentences."""
+    set_seed(1)
+    shape = {"vocab_size": VOCAB_SIZE, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = {"architecture": "encoder", "pooler": True, "max_position_embeddings": 64, "pad_token_id": 0}
+    return AttnKitForPreTraining(AttnKitConfig(**shape | config))
+
+
+def collate_sentences(rows: list[Row]) -> dict[str, torch.Tensor]:
+    """Every other token is predicted, and of each row whether its first token is even."""
+    input_ids, mask = _padded(rows)
+    hidden = (torch.arange(input_ids.shape[1]) % 2 == 0) & (mask == 1)
+    return {
+        "input_ids": input_ids.masked_fill(hidden, 1),
+        "attention_mask": mask,
+        "labels": input_ids.masked_fill(~hidden, -100),
+        "next_sentence_label": input_ids[:, 0] % 2,
+    }
 
 
 def classifier() -> BertForSequenceClassification:
@@ -191,3 +211,11 @@ def gradients(checkpoint: Path) -> list[torch.Tensor]:
     """The gradient of a run's only step, if it was made with `adam_beta1` 0: then it is the first moment."""
     state = torch.load(checkpoint / "optimizer.pt", weights_only=True)["optimizer"]["state"]
     return [state[name]["exp_avg"] for name in sorted(state)]
+
+
+# Models, what makes batches for them, and how far gradients may be from each other: their precision.
+GRADIENTS: dict[str, tuple[Callable[[], nn.Module], Callable[[list[Row]], dict[str, torch.Tensor]], float]] = {
+    "fp32": (causal_model, collate_text, 1e-6),
+    "fp64": (lambda: own_model().double(), collate_text, 1e-10),
+    "two-terms": (lambda: sentence_model().double(), collate_sentences, 1e-10),
+}

@@ -19,7 +19,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import GradientAccumulationPlugin, ParallelismConfig
 from accelerate.utils.launch import prepare_simple_launcher_cmd_env
 from safetensors.torch import load_file
-from samples import causal_model, gradients, own_model, run, settings, streamed, text_rows
+from samples import GRADIENTS, causal_model, gradients, own_model, run, settings, streamed, text_rows
 
 from attnkit.errors import UsageError
 from attnkit.training.launch import check_num_processes, check_sharding, make_accelerator, reporting_network
@@ -62,19 +62,21 @@ def test_the_shipped_file_starts_two_processes(seen: list[dict[str, Any]]) -> No
 
 
 @pytest.mark.parametrize("size", [4, 2, 1])
+@pytest.mark.parametrize("name", GRADIENTS)
 def test_gradient_of_two_processes_is_that_of_one(
-    two: Path, tmp_path: Path, accelerator: Accelerator, size: int
+    two: Path, tmp_path: Path, accelerator: Accelerator, name: str, size: int
 ) -> None:
+    make_model, collate, tolerance = GRADIENTS[name]
     training = settings(tmp_path, max_steps=1, adam_beta1=0.0, max_grad_norm=None, per_device_batch_size=8)
-    one = run(causal_model(), text_rows(12), training, accelerator=accelerator)
-    other = two / f"gradient-{size}"
+    one = run(make_model(), text_rows(12), training, accelerator=accelerator, collate=collate)
+    other = two / f"gradient-{name}-{size}"
     for expected, actual in zip(
         gradients(one.last_checkpoint), gradients(other / "checkpoints" / "step-000001"), strict=True
     ):
-        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-6)  # gradients here are below 1
+        torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance)  # gradients here are below 1
     [record], [expected_record] = read_log(other / "log.jsonl"), read_log(tmp_path / "log.jsonl")
-    for name in ("loss", "grad_norm", "tokens_seen"):
-        assert record[name] == pytest.approx(expected_record[name], rel=1e-6)
+    for figure in ("loss", "grad_norm", "tokens_seen"):
+        assert record[figure] == pytest.approx(expected_record[figure], rel=1e-6)
 
 
 def test_dropout_and_all_else_is_that_of_one_process(two: Path, tmp_path: Path, accelerator: Accelerator) -> None:

@@ -17,12 +17,14 @@ from samples import (
     causal_model,
     classifier,
     collate_labelled,
+    collate_sentences,
     collate_text,
     gradients,
     held_out,
     labelled_rows,
     own_model,
     run,
+    sentence_model,
     settings,
     text_rows,
 )
@@ -32,34 +34,40 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from attnkit.errors import UsageError
 from attnkit.training.batches import count_tokens
 from attnkit.training.checkpoint import complete_steps, newest_complete
-from attnkit.training.evaluation import read_rows
+from attnkit.training.evaluation import evaluate_loss, read_rows
 from attnkit.training.order import RowOrder
 from attnkit.training.tracking import read_log
 
+Collate = Callable[[list[Row]], dict[str, torch.Tensor]]
 
-def one_step(model: nn.Module, folder: Path, accelerator: Accelerator, **changes: Any) -> Path:
+
+def one_step(
+    model: nn.Module, folder: Path, accelerator: Accelerator, *, collate: Collate = collate_text, **changes: Any
+) -> Path:
     """Make one step without clipping and return its checkpoint, which holds the gradient."""
     training = settings(folder, max_steps=1, adam_beta1=0.0, max_grad_norm=None, **changes)
-    return run(model, text_rows(12), training, accelerator=accelerator).last_checkpoint
+    return run(model, text_rows(12), training, accelerator=accelerator, collate=collate).last_checkpoint
 
 
 @pytest.mark.parametrize(
-    ("make_model", "tolerance"),
+    ("make_model", "collate", "tolerance"),
     [
-        (causal_model, 1e-6),
-        (own_model, 1e-6),
-        (lambda: own_model().double(), 1e-10),
-        (lambda: Bigram().double(), 1e-10),
+        (causal_model, collate_text, 1e-6),
+        (own_model, collate_text, 1e-6),
+        (lambda: own_model().double(), collate_text, 1e-10),
+        (lambda: Bigram().double(), collate_text, 1e-10),
+        (lambda: sentence_model().double(), collate_sentences, 1e-10),
     ],
 )
 def test_gradient_does_not_depend_on_accumulation(
-    tmp_path: Path, accelerator: Accelerator, make_model: Callable[[], nn.Module], tolerance: float
+    tmp_path: Path, accelerator: Accelerator, make_model: Callable[[], nn.Module], collate: Collate, tolerance: float
 ) -> None:
     paths = [
         one_step(
             make_model(),
             tmp_path / str(size),
             accelerator,
+            collate=collate,
             per_device_batch_size=size,
             gradient_accumulation_steps=8 // size,
         )
@@ -71,6 +79,19 @@ def test_gradient_does_not_depend_on_accumulation(
             torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance)  # gradients here are below 1
     losses = [read_log(path.parents[1] / "log.jsonl")[0]["loss"] for path in paths]
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-6)
+
+
+def test_each_term_of_a_loss_is_the_mean_over_its_own_labels(accelerator: Accelerator) -> None:
+    """Σ over tokens / tokens + Σ over sentences / sentences, whatever the batches of an evaluation are."""
+    model, rows = sentence_model().double().eval(), text_rows(8)
+    with torch.no_grad():
+        expected = model(**collate_sentences(rows)).loss.item()
+    found = [
+        evaluate_loss(model, rows, collate=collate_sentences, batch_size=size, accelerator=accelerator)["loss"]
+        for size in (8, 3, 1)
+    ]
+    assert found == pytest.approx([found[0]] * 3, rel=1e-12)
+    assert found[0] == pytest.approx(expected, rel=1e-6)  # which is made in single precision
 
 
 def test_gradient_is_that_of_the_mean_over_all_tokens(tmp_path: Path, accelerator: Accelerator) -> None:

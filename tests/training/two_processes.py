@@ -16,7 +16,19 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from samples import Bigram, Output, Row, causal_model, collate_text, held_out, run, settings, streamed, text_rows
+from samples import (
+    GRADIENTS,
+    Bigram,
+    Output,
+    Row,
+    causal_model,
+    collate_text,
+    held_out,
+    run,
+    settings,
+    streamed,
+    text_rows,
+)
 from torch import nn
 
 from attnkit.errors import UsageError
@@ -35,16 +47,17 @@ def error_of(job: Callable[[], Any]) -> str:
 
 def gradients(folder: Path, accelerator: Accelerator) -> None:
     """One step on the same global batch of eight rows, cut in three ways; the checkpoints hold the gradients."""
-    for size in (4, 2, 1):
-        training = settings(
-            folder / f"gradient-{size}",
-            max_steps=1,
-            adam_beta1=0.0,
-            max_grad_norm=None,
-            per_device_batch_size=size,
-            gradient_accumulation_steps=4 // size,
-        )
-        run(causal_model(), text_rows(12), training, accelerator=accelerator)
+    for name, (make_model, collate, _) in GRADIENTS.items():
+        for size in (4, 2, 1):
+            training = settings(
+                folder / f"gradient-{name}-{size}",
+                max_steps=1,
+                adam_beta1=0.0,
+                max_grad_norm=None,
+                per_device_batch_size=size,
+                gradient_accumulation_steps=4 // size,
+            )
+            run(make_model(), text_rows(12), training, accelerator=accelerator, collate=collate)
 
 
 def evaluations(accelerator: Accelerator) -> list[dict[str, Any]]:
