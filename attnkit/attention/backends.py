@@ -123,9 +123,11 @@ def fused(kernel: Backend) -> Backend:
                 causal=module.is_causal,
             )
             kwargs = pad_bias(kwargs | {"scaling": 1.0}, added_row=added_row)
+        alone = query.shape[2] == 1 and kernel is sdpa_attention_forward
+        if alone and query.shape[-1] > value_width:
+            query, key, kwargs = columns_as_bias(query, key, width=value_width, kwargs=kwargs)
         kwargs, attention_mask = merge_bias(kwargs, attention_mask)
-        # Of one query sdpa has few scores, and copying all values takes longer than the path that holds them.
-        if query.shape[2] > 1 or kernel is not sdpa_attention_forward:
+        if not alone:  # copying all values takes longer than one query's scores
             width = max(query.shape[-1], value_width)
             query, key, value = (widen(states, width) for states in (query, key, value))
         output, _ = kernel(module, query, key, value, attention_mask, **kwargs)
@@ -230,6 +232,17 @@ def pairwise_attention(
         dropout=dropout,
     )
     return output.transpose(1, 2).contiguous(), None
+
+
+def columns_as_bias(
+    query: Tensor, key: Tensor, *, width: int, kwargs: dict[str, Any]
+) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """Of one query, the columns beyond a width as a bias, so that the kernel gets one width and copies no values."""
+    beyond = repeat_heads(key[..., width:], query.shape[1]).transpose(-1, -2)
+    bias = kwargs["scaling"] * query[..., width:] @ beyond
+    other = kwargs.get("position_bias")
+    kwargs = kwargs | {"position_bias": bias if other is None else bias + other}
+    return query[..., :width], key[..., :width], kwargs
 
 
 def merge_bias(kwargs: dict[str, Any], attention_mask: Any) -> tuple[dict[str, Any], Any]:

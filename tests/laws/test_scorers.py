@@ -9,7 +9,7 @@ from parts import Part, variants
 
 import attnkit
 from attnkit.attention import scorers
-from attnkit.attention.scorers.maps import with_length, with_square
+from attnkit.attention.scorers.maps import with_column, with_length, with_square
 from attnkit.testing import build_scorer
 
 SCORERS = variants("scorer")
@@ -124,7 +124,15 @@ def test_multiplicative_starts_as_scaled_dot() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # of torch, in its own forward mode
-@pytest.mark.parametrize("mapped", [with_square, lambda states: with_length(states, states.square().sum(-1, True))])
+@pytest.mark.parametrize(
+    "mapped",
+    [
+        with_square,
+        lambda states: with_length(states, states.square().sum(-1, True)),
+        lambda states: with_length(states.transpose(0, 1), states.transpose(0, 1).square().sum((1, 2), True)),
+        lambda states: with_column(states, states.square().sum((1, 2), True), constant=-0.5, copies=2),
+    ],
+)
 def test_maps_by_hand_are_the_formula(mapped: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """First and second gradients by differences, and the derivatives of torch.func, in fp64."""
     states = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from transformers import initialization as init
 
 from attnkit.attention.scorers.base import Scorer, repeat_heads, scorers
-from attnkit.attention.scorers.maps import with_length, with_square
+from attnkit.attention.scorers.maps import in_parts, is_wide, wide_dtype, with_column, with_length, with_square
 from attnkit.errors import more_than
 
 MAX_TEMPERATURE = 100.0
@@ -76,8 +76,8 @@ class Gaussian(Scorer):
 
     w (or the diagonal of L) starts at (1.5 d)^-¼ or `initial_width`. A learned scalar w is mapped as [w²q, -w²/2] ·
     [k, ‖k‖²], so that the key's map has no parameters, a fixed one as w² [q, -1/2] · [k, ‖k‖²]; w [d] as
-    [w²⊙q, -1/2] · [k, ‖w⊙k‖²], with a column for each query head that shares the key; "mahalanobis" as Lq and Lk with
-    w = 1.
+    [w²⊙q, -1/2] · [k, ‖w⊙k‖²], with a column for each query head that shares the key; "mahalanobis" as [q, -1/2] ·
+    [Mk, k·Mk] with M = LᵀL, which multiplies keys only.
     """
 
     def __init__(
@@ -114,54 +114,45 @@ class Gaussian(Scorer):
         return {"initial_width": head_dim**-0.25}  # w²q·k is q·k/√d; ‖k‖²w²/2 is what remains
 
     def map_query(self, query: Tensor, positions: Tensor) -> Tensor:
-        query, precision = self.measured(query), self.precision(query)
-        weighted = query if precision is None else precision * query
-        column = query.new_ones(1, 1, 1) if precision is None else precision
-        weight = -0.5 * (self.own_column(query) if self.elementwise else column)
-        copies = 1 if query.dtype.itemsize >= 4 else 2
-        return torch.cat([weighted] + [weight.expand(*query.shape[:-1], -1)] * copies, dim=-1)
+        copies = 1 if is_wide(query.dtype) else 2
+        if self.width == "per_dimension":
+            column = -0.5 * self.own_column(query).expand(*query.shape[:-1], -1)
+            return torch.cat([self.precision(query) * query] + [column] * copies, dim=-1)
+        if self.width == "learned":
+            return with_column(query, self.precision(query), constant=-0.5, copies=copies)
+        return torch.cat([query, query.new_full((1,), -0.5).expand(*query.shape[:-1], copies)], dim=-1)
 
     def map_key(self, key: Tensor, positions: Tensor) -> Tensor:
-        key = self.measured(key)
-        if key.dtype.itemsize >= 4 and not self.elementwise:
+        if self.width in ("fixed", "learned") and is_wide(key.dtype):
             return with_square(key)
-        if key.dtype.itemsize >= 4:
-            return torch.cat([key, self.squared(key)], dim=-1)
+        mapped = key @ self.metric(key) if self.width == "mahalanobis" else key
+        wide = key.to(wide_dtype(key.dtype))
+        if self.width == "per_dimension":
+            precision = self.precision(wide).squeeze(1).unflatten(0, (key.shape[1], -1))
+            square = wide.square() @ precision.transpose(-1, -2)
+        else:
+            square = torch.linalg.vecdot(wide, mapped.to(wide.dtype))[..., None]
         # Half precision cannot hold a square: it travels as a high and a low part.
-        square = self.squared(key.float())
-        high = square.to(key.dtype)
-        return torch.cat([key, high, (square - high.float()).to(key.dtype)], dim=-1)
+        return torch.cat([mapped, in_parts(square, key.dtype, (0, 1))], dim=-1)
 
     def query_term(self, query: Tensor) -> Tensor:
-        query, precision = self.measured(query), self.precision(query)
-        square = query.square() if precision is None else precision * query * query
-        return -0.5 * self.scale * square.sum(-1, keepdim=True)
-
-    @property
-    def elementwise(self) -> bool:
-        return self.width == "per_dimension"
-
-    def squared(self, key: Tensor) -> Tensor:
-        """‖k‖², or ‖w⊙k‖² for each of the query heads that share the key."""
-        if not self.elementwise:
-            return torch.linalg.vecdot(key, key)[..., None]
-        precision = self.weight.square().to(key.dtype).unflatten(0, (-1, self.num_heads // self.num_key_value_heads))
-        return key.square() @ precision.transpose(-1, -2)
+        if self.width == "mahalanobis":
+            weighted = query @ repeat_heads(self.metric(query)[None], query.shape[1])
+        else:
+            weighted = query * (self.scale if self.width == "fixed" else self.precision(query))
+        return -0.5 * torch.linalg.vecdot(query, weighted)[..., None]
 
     def own_column(self, query: Tensor) -> Tensor:
         """1 in the column of each query head among those that share its key, [H, 1, H / G]."""
         columns = torch.eye(self.num_heads // self.num_key_value_heads, dtype=query.dtype, device=query.device)
         return columns.repeat(query.shape[1] // len(columns), 1)[:, None]
 
-    def measured(self, states: Tensor) -> Tensor:
-        """L times each vector for "mahalanobis", where query heads that share a key share its L."""
-        if self.width != "mahalanobis":
-            return states
-        return states @ repeat_heads(self.weight[None], states.shape[1]).transpose(-1, -2)
+    def metric(self, states: Tensor) -> Tensor:
+        """LᵀL, [G, D, D]."""
+        weight = self.weight.to(states.dtype)
+        return weight.transpose(-1, -2) @ weight
 
-    def precision(self, query: Tensor) -> Tensor | None:
-        """w², shaped to broadcast over [B, H, Q, D]; None where `scale` or L stands for it."""
-        if self.width in ("fixed", "mahalanobis"):
-            return None
-        square = self.weight.square().to(query.dtype)
-        return square[:, None] if self.elementwise else square[:, None, None]
+    def precision(self, states: Tensor) -> Tensor:
+        """w², [H, 1, 1] or [H, 1, D]."""
+        square = self.weight.square().to(states.dtype)
+        return square[:, None] if self.width == "per_dimension" else square[:, None, None]

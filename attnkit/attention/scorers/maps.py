@@ -30,6 +30,14 @@ def with_square(states: Tensor) -> Tensor:
     return result
 
 
+def with_column(states: Tensor, factor: Tensor, *, constant: float, copies: int) -> Tensor:
+    """[..., D] -> factor · [x, constant, …], [..., D + copies]. The factor broadcasts to [..., 1]."""
+    if wants_formula():
+        return column_formula(states, factor, constant=constant, copies=copies)
+    result: Tensor = WithColumn.apply(states, factor, constant, copies)
+    return result
+
+
 def in_parts(states: Tensor, dtype: torch.dtype, parts: tuple[int, ...]) -> Tensor:
     """Wide numbers as columns of `dtype`: part 0 is a number rounded, part 1 what that leaves, rounded, and so on."""
     if states.dtype == dtype:
@@ -69,6 +77,11 @@ def square_formula(states: Tensor) -> Tensor:
     return torch.cat([states, torch.linalg.vecdot(states, states)[..., None]], dim=-1)
 
 
+def column_formula(states: Tensor, factor: Tensor, *, constant: float, copies: int) -> Tensor:
+    columns = (constant * factor).expand(*states.shape[:-1], copies)
+    return torch.cat([states * factor, columns], dim=-1)
+
+
 def gradient_of(formula: Callable[..., Tensor], inputs: tuple[Tensor, ...], gradient: Tensor) -> tuple[Any, ...]:
     """The formula's own gradient, which has a gradient in turn."""
     wanted = [tensor for tensor in inputs if tensor.requires_grad]
@@ -95,10 +108,56 @@ class WithLength(Function):
         states, length, inverse_norm = ctx.saved_tensors
         if torch.is_grad_enabled():
             return gradient_of(length_formula, (states, length), gradient)
+        if gradient.is_cpu and gradient.numel():
+            return of_length(states, length, inverse_norm, gradient, wanted=ctx.needs_input_grad[1])
         along = torch.linalg.vecdot(gradient, states)[..., None] * inverse_norm
         factor = length * inverse_norm
         of_states = (gradient * factor).addcmul_(states, factor * along * inverse_norm, value=-1)
         return of_states, along.sum_to_size(length.shape).to(length.dtype) if ctx.needs_input_grad[1] else None
+
+
+def of_length(
+    states: Tensor, length: Tensor, inverse_norm: Tensor, gradient: Tensor, *, wanted: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The gradients of `WithLength`, which are those of weight normalisation (Salimans 2016): torch has a kernel for it
+    that reads and writes all numbers once."""
+    order = sorted(range(states.ndim - 1), key=states.stride, reverse=True)  # as they lie in memory: no copies
+
+    def rows(tensor: Tensor) -> Tensor:
+        return tensor.permute(*order, -1).reshape(-1, tensor.shape[-1]).contiguous()
+
+    lengths = length.to(states.dtype).expand_as(inverse_norm)
+    of_rows, of_lengths = torch.ops.aten._weight_norm_interface_backward(
+        rows(gradient), rows(states), rows(lengths), rows(inverse_norm.reciprocal()), 0
+    )
+
+    def shaped(result: Tensor, like: Tensor) -> Tensor:
+        back = [order.index(dimension) for dimension in range(len(order))]
+        return result.view(like.permute(*order, -1).shape).permute(*back, -1)
+
+    if not wanted:
+        return shaped(of_rows, states), None
+    return shaped(of_rows, states), shaped(of_lengths, inverse_norm).sum_to_size(length.shape).to(length.dtype)
+
+
+class WithColumn(Function):
+    """`column_formula` with its gradients f g_x and Σ (g · [x, c, …]), without a copy that only gets a column."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, factor: Tensor, constant: float, copies: int) -> Tensor:
+        ctx.save_for_backward(states, factor)
+        ctx.constant = constant
+        result = states.new_empty(*states.shape[:-1], states.shape[-1] + copies)
+        torch.mul(states, factor, out=result[..., :-copies])
+        result[..., -copies:] = constant * factor
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        states, factor = ctx.saved_tensors
+        of_states, of_columns = gradient.split([states.shape[-1], gradient.shape[-1] - states.shape[-1]], dim=-1)
+        along = torch.linalg.vecdot(of_states, states)[..., None] + ctx.constant * of_columns.sum(-1, keepdim=True)
+        return of_states * factor, along.sum_to_size(factor.shape), None, None
 
 
 class WithSquare(Function):

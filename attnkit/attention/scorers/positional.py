@@ -46,7 +46,7 @@ class Location(Scorer):
         return torch.cat([query, torch.ones_like(query[..., :1])], dim=-1)
 
     def map_key(self, key: Tensor, positions: Tensor) -> Tensor:
-        return torch.cat([at_positions(rows, positions, key) for rows in (self.weight, self.offset[..., None])], dim=-1)
+        return at_positions(torch.cat([self.weight, self.offset[..., None]], dim=-1), positions, key)
 
 
 @scorers.register("static")
