@@ -1,6 +1,7 @@
 """The one exception for a user's mistake, and the words that name the nearest remedy."""
 
 import inspect
+import math
 import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -26,10 +27,18 @@ def batch_problems(key: str, size: int) -> list[str]:
     return [] if 1 <= size <= MAX_BATCH else [f"{key}: {size} must be 1 or more, and at most {MAX_BATCH}"]
 
 
-def nearest(name: str, allowed: Iterable[str]) -> str:
+def check_count(name: str, count: object, *, least: int = 1, most: float = math.inf) -> None:
+    """Refuse what is no whole number between two bounds."""
+    if not isinstance(count, int):
+        raise UsageError(f"{name} must be a whole number, not {count}")
+    if not least <= count <= most:
+        raise UsageError(f"{name} must be {f'at least {least}' if count < least else f'at most {most}'}, not {count}")
+
+
+def nearest(name: object, allowed: Iterable[str]) -> str:
     """Say which allowed names are nearest to a name that is not among them, the near misses first."""
     allowed = sorted(allowed)
-    close = get_close_matches(name, allowed, n=3, cutoff=0.5)
+    close = get_close_matches(str(name), allowed, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(repr(match) for match in close)}? " if close else ""
     return f"{hint}(allowed: {', '.join(allowed)})"
 

@@ -35,8 +35,9 @@ def check(config: Any) -> None:
 def shape_problems(config: Any) -> Iterator[str]:
     """Sizes that cannot be, and fields that do not go with the architecture."""
     for key in COUNTS:
-        if getattr(config, key) is not None and getattr(config, key) < 1:
-            yield f"{key} must be at least 1, not {getattr(config, key)}"
+        if getattr(config, key) is not None and not 1 <= getattr(config, key) < 2**31:
+            bound = "at least 1" if getattr(config, key) < 1 else f"at most {2**31 - 1}"
+            yield f"{key} must be {bound}, not {getattr(config, key)}"
             return
     for key in DROPOUTS:
         if key == "embedding_dropout" and config.embedding_dropout == config.hidden_dropout:

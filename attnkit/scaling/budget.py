@@ -31,7 +31,7 @@ def read_budget(text: str) -> Budget:
 
     Raises `UsageError` for what cannot be read, names no device, or is nothing.
     """
-    words = text.strip()
+    words = str(text).strip()
     together = DEVICE_HOURS.fullmatch(words)
     if together is not None:
         amount, name, unit = together.groups()

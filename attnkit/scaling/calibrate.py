@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, check_count
 from attnkit.models.checks import common_backend
 from attnkit.scaling.flops import count_flops
 from attnkit.scaling.hardware import measure_cpu
@@ -50,10 +50,8 @@ def calibrate(
     prediction = median seconds of a step · longer_steps; with `check` the longer run is made too. Raises `UsageError`
     for fewer than 3 steps, which have no median worth the name, and for models without a loss over tokens.
     """
-    if steps < 3:
-        raise UsageError(f"steps must be at least 3, not {steps}")
-    if longer_steps < 1:
-        raise UsageError(f"longer_steps must be at least 1, not {longer_steps}")
+    check_count("steps", steps, least=3)
+    check_count("longer_steps", longer_steps)
     subject = read_subject(config, head=head)
     if subject.head not in ("causal_lm", "masked_lm", "seq2seq_lm"):
         raise UsageError(f"a model with head {subject.head!r} has no loss over tokens to train on")

@@ -22,7 +22,10 @@ def answer(arguments: Sequence[str]) -> str:
     if "-h" in rest or "--help" in rest:
         return parser.format_help().rstrip("\n")
     given = parser.parse_args(rest)
-    return str(vars(import_module(module))[function](given))
+    try:
+        return str(vars(import_module(module))[function](given))
+    except OSError as error:
+        raise UsageError(f"{error.filename}: {error.strerror}: give another file") from error
 
 
 def overview() -> str:

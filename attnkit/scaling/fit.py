@@ -1,9 +1,10 @@
 """Fit a scaling law to runs (Hoffmann 2022, section 3.3): Huber loss on log L, many starts, bootstrap intervals.
 
-log L̂ = logsumexp(log A - α·log N, log B - β·log D, log E)
+log L̂ = log Σ exp(log A - α·log N, log B - β·log D, log E)
 """
 
 import csv
+import io
 import itertools
 import json
 import math
@@ -14,9 +15,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from scipy.special import logsumexp, softmax
 
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, check_count
 from attnkit.scaling.laws import Law
 
 HUBER = 1e-3  # residuals of log L beyond it count linearly
@@ -80,6 +80,7 @@ def fit_scaling_law(
     for run in runs:
         listed.extend([run] if isinstance(run, Run) else read_runs(Path(run)))
     check(listed)
+    check_count("bootstraps", bootstraps)
     logs = np.log(np.array([[run.parameters, run.tokens, run.loss] for run in listed]))
     best = search(logs, STARTS)
     generator = np.random.default_rng(seed)
@@ -88,7 +89,7 @@ def fit_scaling_law(
         chosen = generator.integers(len(listed), size=len(listed))
         if all(len(set(logs[chosen, column])) >= FEWEST_SIZES for column in (0, 1)):
             samples.append(as_law(search(logs[chosen], [tuple(best)])))
-    residuals = logs[:, 2] - predict(best, logs)
+    residuals = logs[:, 2] - predict(best, logs)[0]
     spread = 1.4826 * float(np.median(np.abs(residuals - np.median(residuals))))
     limit = max(OUTLIER * spread, HUBER)
     law = as_law(best)
@@ -116,23 +117,23 @@ def check(runs: list[Run]) -> None:
             )
 
 
-def predict(constants: Array, logs: Array) -> Array:
-    """log L̂ of each run."""
-    return np.asarray(logsumexp(terms(constants, logs), axis=0))
-
-
-def terms(constants: Array, logs: Array) -> Array:
-    """The logarithms of the three terms, [3, runs]."""
+def predict(constants: Array, logs: Array) -> tuple[Array, Array]:
+    """log L̂ of each run, and the part of each term in it, [3, runs]."""
     a, b, e, alpha, beta = constants
-    return np.stack([a - alpha * logs[:, 0], b - beta * logs[:, 1], np.full(len(logs), e)])
+    terms = np.stack([a - alpha * logs[:, 0], b - beta * logs[:, 1], np.full(len(logs), e)])
+    most = terms.max(axis=0)
+    parts = np.exp(terms - most)
+    whole = parts.sum(axis=0)
+    return most + np.log(whole), parts / whole
 
 
 def objective(constants: Array, logs: Array) -> tuple[float, Array]:
     """The Huber loss of the residuals in units of its threshold, and its gradient."""
-    residuals = (predict(constants, logs) - logs[:, 2]) / HUBER
+    predicted, parts = predict(constants, logs)
+    residuals = (predicted - logs[:, 2]) / HUBER
     inside = np.abs(residuals) <= 1
     value = np.where(inside, residuals**2 / 2, np.abs(residuals) - 0.5).sum()
-    shares = softmax(terms(constants, logs), axis=0) * np.where(inside, residuals, np.sign(residuals)) / HUBER
+    shares = parts * np.clip(residuals, -1, 1) / HUBER
     sums = shares.sum(axis=1)
     slopes = [-(shares[0] * logs[:, 0]).sum(), -(shares[1] * logs[:, 1]).sum()]
     return float(value), np.array([*sums, *slopes])
@@ -195,7 +196,11 @@ def read_summary(path: Path) -> Run:
 
 def read_csv(path: Path) -> list[Run]:
     """Rows with columns parameters, tokens and loss, and perhaps name."""
-    with path.open(encoding="utf-8", newline="") as lines:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not UTF-8 at byte {error.start}: save the file as UTF-8") from error
+    with io.StringIO(text, newline="") as lines:
         reader = csv.DictReader(lines)
         missing = {"parameters", "tokens", "loss"} - set(reader.fieldnames or ())
         if missing:

@@ -10,7 +10,7 @@ from typing import get_args
 
 from attnkit.attention import positions
 from attnkit.attention.backends import BACKENDS
-from attnkit.errors import UsageError, nearest
+from attnkit.errors import UsageError, check_count, nearest
 from attnkit.scaling.attention_flops import Layer, Work, product
 from attnkit.scaling.choices import Convention, Recompute
 from attnkit.scaling.measured import measured_work
@@ -19,6 +19,7 @@ from attnkit.scaling.parameters import keeps_pooler, kinds_of_layers, parameters
 from attnkit.scaling.parts import build_normalizer, build_pattern, build_position, build_scorer, places
 from attnkit.scaling.subject import Config, FilledConfig, Subject, read_subject
 
+MOST_TOKENS, MOST_PAIRS = 2**24, 2**48  # with heads and widths, what a shape of torch can say
 OPTIMIZER_OPERATIONS = {"adamw": 13, "adam": 11, "sgd": 2}
 """Element-wise operations per parameter and step, as torch's plain implementations have them."""
 
@@ -120,13 +121,12 @@ def count_flops(
 def make_batch(size: int, tokens: int, *, target_len: int | None, past: int, predicted: int | None) -> Batch:
     """Refuse what is no count."""
     target = tokens if target_len is None else target_len
-    counts = {"batch_size": size, "seq_len": tokens, "target_len": target}
+    counts = {"batch_size": size, "seq_len": tokens, "target_len": target, "past": past}
     counts |= {} if predicted is None else {"predicted": predicted}
     for name, count in counts.items():
-        if count < 1:
-            raise UsageError(f"{name} must be at least 1, not {count}")
-    if past < 0:
-        raise UsageError(f"past must be at least 0, not {past}")
+        check_count(name, count, least=0 if name == "past" else 1, most=MOST_TOKENS)
+    if size * max(tokens, target) * (past + max(tokens, target)) > MOST_PAIRS:
+        raise UsageError(f"batch_size {size} of {past + tokens} tokens: too many pairs to count: lower one of them")
     if predicted is not None and predicted > max(tokens, target):
         raise UsageError(f"predicted {predicted} is more than the {max(tokens, target)} tokens of a row")
     return Batch(size=size, tokens=tokens, target=target, past=past, predicted=predicted)
@@ -291,8 +291,7 @@ def count_generation_flops(
 ) -> int:
     """FLOPs of continuing a prompt by `new_tokens` with a cache: one pass over the prompt, whose last position alone
     goes through the head, and a step with one token for each further new token."""
-    if new_tokens < 1:
-        raise UsageError(f"new_tokens must be at least 1, not {new_tokens}")
+    check_count("new_tokens", new_tokens, most=MOST_TOKENS)
     subject = read_subject(config, head=head)
     if subject.ours is None or subject.config.is_encoder_decoder:
         raise UsageError("generation is counted for AttnKit models of one stack")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from attnkit.errors import UsageError, nearest
+from attnkit.errors import UsageError, check_count, nearest
 
 GIB = 2**30
 
@@ -103,9 +103,9 @@ def find_device(name: str, *, price: float | None = None) -> Device:
     """
     if price is not None and not 0 <= price < math.inf:
         raise UsageError(f"price must be at least 0 and finite, not {price}")
-    if name.lower() == "cpu":
+    plain = re.sub("[ _-]", "", str(name).lower())
+    if plain == "cpu":
         return replace(measure_cpu(), price=price)
-    plain = re.sub("[ _-]", "", name.lower())
     known = {other.lower(): it for other, it in CATALOGUE.items()}
     for spelling in (plain, plain.removesuffix("s")):
         if spelling in known:
@@ -200,11 +200,10 @@ def estimate_time(
     seconds = flops / (num_devices · peak · mfu). With FLOPs of the convention "hardware" the utilization is HFU
     instead of MFU. Exactly one of `mfu` (a part of 1) and `seconds` is given. Raises `UsageError` for nonsense.
     """
-    card = find_device(device, price=price) if isinstance(device, str) else device
+    card = device if isinstance(device, Device) else find_device(device, price=price)
     if not 0 < flops < math.inf:
         raise UsageError(f"flops must be more than 0 and finite, not {flops:g}")
-    if num_devices < 1:
-        raise UsageError(f"num_devices must be at least 1, not {num_devices}")
+    check_count("num_devices", num_devices)
     if (mfu is None) == (seconds is None):
         raise UsageError("give exactly one of mfu and seconds")
     if not 1 <= pue < math.inf:

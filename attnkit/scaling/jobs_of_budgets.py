@@ -16,9 +16,10 @@ def do_table(given: argparse.Namespace) -> str:
     """The size table."""
     if given.format not in (*FORMATS, "rich"):
         raise UsageError(f"unknown format {given.format!r}: {nearest(given.format, [*FORMATS, 'rich'])}")
+    png = None if given.png is None else writable(given.png)
     lines = size_table(mfu=given.mfu)
-    if given.png is not None:
-        draw_table(lines, writable(given.png))
+    if png is not None:
+        draw_table(lines, png)
     return for_people(lines, mfu=given.mfu) if given.format == "rich" else FORMATS[given.format](lines)
 
 
@@ -83,8 +84,9 @@ def do_fit(given: argparse.Namespace) -> str:
     """The law of some runs."""
     if (given.parameters is None) != (given.tokens is None):
         raise UsageError("to extrapolate, give both --parameters and --tokens")
-    if given.parameters is not None and not 0 < min(given.parameters, given.tokens) < float("inf"):
+    if given.parameters is not None and not all(0 < it < float("inf") for it in (given.parameters, given.tokens)):
         raise UsageError("parameters and tokens must be more than 0 and finite")
+    png = None if given.png is None else writable(given.png)
     runs = [run for path in given.runs for run in read_runs(Path(path))]
     found = fit_scaling_law(runs)
     rows = [
@@ -100,6 +102,6 @@ def do_fit(given: argparse.Namespace) -> str:
         parts.append(
             f"{given.parameters:.3g} parameters on {given.tokens:.3g} tokens: {loss:.4f} ({low:.4f} … {high:.4f})"
         )
-    if given.png is not None:
-        draw_fit(found, runs, writable(given.png))
+    if png is not None:
+        draw_fit(found, runs, png)
     return "\n".join(parts)

@@ -105,8 +105,8 @@ def repeated_loss(law: Law, *, parameters: float, tokens: float, unique_tokens: 
     Tokens count as D' = U + U·R*·(1 - e^(-R/R*)) with R = D/U - 1 and R* = 15.39, and parameters likewise with 5.31
     beyond those that are best for U tokens.
     """
-    if min(parameters, tokens, unique_tokens) <= 0:
-        raise UsageError("parameters, tokens and unique_tokens must be more than 0")
+    if not all(0 < given < math.inf for given in (parameters, tokens, unique_tokens)):
+        raise UsageError("parameters, tokens and unique_tokens must be more than 0 and finite")
     if tokens <= unique_tokens:
         return law.loss(parameters, tokens)
     base = best_parameters_for_tokens(law, unique_tokens)

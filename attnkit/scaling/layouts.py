@@ -104,6 +104,10 @@ def choose_layout(step: Step, *, rows: int, num_devices: int | None, limit: floa
             considered.append(found)
             if found.fits:
                 return considered
+    if not considered:
+        raise UsageError(
+            f"num_devices: {num_devices} cannot share a batch of {rows} rows: give fewer devices, or more to do"
+        )
     least = min(considered, key=lambda it: it.memory.total)
     raise UsageError(
         f"no layout of {num_devices or MOST_DEVICES} devices holds this model in {limit:,.0f} bytes each: the least is "
@@ -118,8 +122,7 @@ def divisions(config: AttnKitConfig, num_devices: int, *, rows: int) -> Iterator
     tensors = [it for it in range(1, DEVICES_OF_A_HOUSE + 1) if not any(width % it for width in widths)]
     shapes = [(tensor, stages) for stages in range(1, layers + 1) if layers % stages == 0 for tensor in tensors]
     shapes = [it for it in shapes if num_devices % (it[0] * it[1]) == 0]
-    enough = [it for it in shapes if num_devices // (it[0] * it[1]) <= rows] or shapes[:1]
-    for tensor, stages in enough:
+    for tensor, stages in (it for it in shapes if num_devices // (it[0] * it[1]) <= rows):
         data = num_devices // (tensor * stages)
         for recompute in RECOMPUTE:
             for sharding in SHARDINGS if data > 1 else ("none",):

@@ -11,7 +11,7 @@ from typing import get_args
 
 import torch
 
-from attnkit.errors import UsageError, nearest
+from attnkit.errors import UsageError, check_count, nearest
 from attnkit.models.checks import obstacles
 from attnkit.scaling.choices import TRACED_BACKENDS, Logits, Optimizer, Precision, Recompute, Sharding
 from attnkit.scaling.flops import check_positions, make_batch
@@ -139,6 +139,7 @@ class Traced:
     def divided(self, layout: Layout, *, fragmentation: float = 0.0, runtime: int = RUNTIME) -> MemoryEstimate:
         """What one device holds."""
         check_layout(self.subject, layout, fragmentation=fragmentation)
+        check_count("runtime", runtime, least=0)
         return divide(self, layout, fragmentation=fragmentation, runtime=runtime)
 
 
@@ -210,8 +211,7 @@ def usually_predicted(subject: Subject, seq_len: int, *, target_len: int) -> int
 def check_layout(subject: Subject, layout: Layout, *, fragmentation: float) -> None:
     """Refuse what is no count, and divisions that leave something over."""
     for name, count in (("data", layout.data), ("tensor", layout.tensor), ("pipeline", layout.pipeline)):
-        if count < 1:
-            raise UsageError(f"{name} must be at least 1, not {count}")
+        check_count(name, count)
     if layout.sharding not in get_args(Sharding):
         raise UsageError(f"unknown sharding {layout.sharding!r}: {nearest(layout.sharding, get_args(Sharding))}")
     if not 0 <= fragmentation < 1:
@@ -321,7 +321,7 @@ def fewest_devices(
     traced: Traced, device: str | Device, *, sharding: Sharding, fragmentation: float = 0.0, runtime: int = RUNTIME
 ) -> int | None:
     """The fewest data-parallel ranks of a device on which a traced step fits; None where no number does."""
-    card = find_device(device) if isinstance(device, str) else device
+    card = device if isinstance(device, Device) else find_device(device)
 
     def fits(count: int) -> bool:
         layout = Layout(sharding=sharding if count > 1 else "none", data=count)

@@ -7,11 +7,12 @@ batch and learning rate by DeepSeek LLM (Bi 2024, arXiv 2401.02954, section 3.1)
 
 import math
 from dataclasses import dataclass
+from inspect import get_annotations
 from typing import Any
 
 import yaml
 
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, nearest
 from attnkit.models import AttnKitConfig
 from attnkit.models.checks import common_backend
 from attnkit.scaling.budget import Budget, read_budget
@@ -26,6 +27,11 @@ from attnkit.scaling.shapes import shape, shape_reason
 SMALLEST_OF_LAWS = 4.4e7  # parameters of the smallest model that the laws were fitted to (Hoffmann 2022, table A9)
 FRONT = (0.25, 0.5, 1.0, 2.0, 4.0)  # parameters beside the best number
 FEWEST_STEPS = 100  # a batch is at most this part of all tokens: fewer steps learn nothing
+PLANNED_FIELDS = set(get_annotations(AttnKitConfig)) - {
+    *("architecture", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+    *("vocab_size", "max_position_embeddings"),
+}
+"""What a model can be told beside what a plan decides."""
 TOLERANCE = 1.001  # what is given more than once may differ by rounding
 
 
@@ -139,6 +145,14 @@ def plan(
     given = {"parameters": parameters, "tokens": tokens, "flops": flops, "target_loss": target_loss}
     check_positive(given | {"memory_per_device": memory_per_device, "unique_tokens": unique_tokens})
     check_positive({"seq_len": seq_len, "vocab_size": vocab_size, "num_devices": num_devices})
+    for name, count in (("parameters", parameters), ("tokens", tokens)):
+        if count is not None and count < 1:
+            raise UsageError(f"{name} must be at least 1, not {count:g}")
+    if not 0 < mfu <= 1:
+        raise UsageError(f"mfu must be more than 0 and at most 1, not {mfu:g}")
+    for name in model:
+        if name not in PLANNED_FIELDS:
+            raise UsageError(f"{name}: no field of a plan's model: {nearest(name, PLANNED_FIELDS)}")
     reasons: list[str] = []
     found = None if budget is None else read_budget(budget)
     if found is not None:
@@ -236,8 +250,6 @@ def flops_of(budget: Budget, flops: float | None, *, mfu: float, reasons: list[s
         return flops
     if flops is not None:
         raise UsageError("give flops or a budget, not both: a budget is a number of FLOPs")
-    if not 0 < mfu <= 1:
-        raise UsageError(f"mfu must be more than 0 and at most 1, not {mfu:g}")
     found = budget.device.peak_of() * budget.num_devices * budget.hours * 3600 * mfu
     spent = f"{budget.num_devices} x {budget.device.name} for {budget.hours:g} h"
     reasons.append(f"{spent} at {mfu:.0%} MFU are {found:.3g} FLOPs")

@@ -30,6 +30,8 @@ def shape(parameters: float, *, seq_len: int, vocab_size: int, **model: Any) -> 
         if best is None or cost < best[0]:
             best = cost, decoder(width, layers, fixed)
     if best is None:
+        if first == len(every):
+            raise UsageError(f"no model of a friendly shape has {parameters:.3g} parameters: plan a smaller one")
         raise UsageError(
             f"no model of {parameters:.3g} parameters has a vocabulary of {vocab_size} entries: lower vocab_size, or "
             "plan a larger model"

@@ -53,6 +53,7 @@ OF_OBJECTIVE = {
 }
 GUESSES = ("pre_training", "causal_lm", "seq2seq_lm", "masked_lm", "none")
 
+MOST_LAYERS = 2**14  # each is looked at
 MODEL_FAULTS = (
     *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError),
     *(NotImplementedError, RuntimeError, TypeError, ValueError),
@@ -141,13 +142,14 @@ def read_subject(config: Config, *, head: str | None = None) -> Subject:
 
 def read_path(path: str | Path) -> tuple[PreTrainedConfig, str | None]:
     """The config behind a path, and the head that it says the model has."""
+    if "\0" in str(path):
+        raise UsageError(f"{str(path)!r}: no such file or folder")
     place = Path(path).expanduser()
     if place.suffix in (".yaml", ".yml"):
         return read_yaml(place)
     import_parts(remembered_imports(place))
-    for inner in (place, place / "model"):
-        if (inner / "config.json").is_file():
-            return load_config(str(inner)), None
+    if (folder := folder_of_config(place)) is not None:
+        return load_config(str(folder)), None
     if (place / "config.yaml").is_file():
         return read_yaml(place / "config.yaml")
     if not place.exists() and (place.is_absolute() or place.suffix == ".json" or len(place.parts) > 2):
@@ -158,6 +160,11 @@ def read_path(path: str | Path) -> tuple[PreTrainedConfig, str | None]:
         return load_config(str(place)), None
     require_repository(str(path), kind="model", remedy="give a YAML or JSON file, or the folder of a model or a run")
     return load_config(str(path)), None
+
+
+def folder_of_config(place: Path) -> Path | None:
+    """The folder of a model, or the one inside the folder of a run."""
+    return next((inner for inner in (place, place / "model") if (inner / "config.json").is_file()), None)
 
 
 def load_config(path: str, **changes: Any) -> PreTrainedConfig:
@@ -181,6 +188,8 @@ def read_yaml(path: Path) -> tuple[PreTrainedConfig, str | None]:
     given = {name: value for name, value in run["model"].items() if value is not None}
     saved = given.pop("path", None)
     if saved is not None:
+        if not isinstance(saved, str):
+            raise UsageError(f"{path}: model.path: {saved} is no text: give the folder of a model or a run")
         import_parts(remembered_imports(saved))
     fields = get_annotations(AttnKitConfig)
     for name in given:
@@ -191,7 +200,7 @@ def read_yaml(path: Path) -> tuple[PreTrainedConfig, str | None]:
     }
     head = OF_OBJECTIVE.get(section["objective"].get("name", ""))
     if saved is not None:
-        return load_config(str(saved), **given), head
+        return load_config(str(folder_of_config(Path(saved).expanduser()) or saved), **given), head
     silent = {
         "vocab_size": section["tokenizer"].get("vocab_size"),
         "max_position_embeddings": section["data"].get("sequence_length"),
@@ -241,6 +250,9 @@ def check_head(config: AttnKitConfig, head: str) -> None:
 
 def check(config: PreTrainedConfig) -> None:
     """Refuse what no model can have. An `AttnKitConfig` has checked itself, but its fields may have changed since."""
+    layers = config.num_hidden_layers if hasattr(config, "num_hidden_layers") else None
+    if isinstance(layers, int) and layers > MOST_LAYERS:
+        raise UsageError(f"num_hidden_layers must be at most {MOST_LAYERS}, not {layers}")
     if isinstance(config, AttnKitConfig):
         config.validate_function()
         return

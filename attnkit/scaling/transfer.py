@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from attnkit.errors import UsageError, nearest
+from attnkit.errors import UsageError, check_count, nearest
 from attnkit.models import AttnKitConfig, AttnKitForCausalLM
 from attnkit.models.blocks import Block
 from attnkit.scaling.choices import Rule
@@ -84,8 +84,13 @@ def transfer(
         raise UsageError(f"unknown rule {rule!r}: {nearest(rule, get_args(Rule))}")
     if base_hidden_size is None or base_num_hidden_layers is None or min(base_hidden_size, base_num_hidden_layers) < 1:
         raise UsageError("base_hidden_size and base_num_hidden_layers must be given, and at least 1")
+    check_count("base_hidden_size", base_hidden_size)
+    check_count("base_num_hidden_layers", base_num_hidden_layers)
     if not isinstance(config, AttnKitConfig) or config.architecture != "decoder":
-        raise UsageError(f"rule {rule!r} is for a decoder of attnkit, and this is none")
+        raise UsageError(
+            f"rule {rule!r} is for a decoder of attnkit, and this is none: its papers do not say how cross attention "
+            "and the heads of encoders scale, so tune the learning rate on the model itself"
+        )
     wider, deeper = config.hidden_size / base_hidden_size, config.num_hidden_layers / base_num_hidden_layers
     power = DEPTH_POWER[rule]
     depth_rate = deeper ** (power - 1) if power else 1.0

@@ -1,6 +1,7 @@
 """Memory: against the tensors that autograd really saves, the peaks of real steps, and the textbook."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from transformers import GPT2Config
+from transformers import GPT2Config, MambaConfig, XLNetConfig
 
 from attnkit import AttnKitConfig
 from attnkit.errors import UsageError
@@ -219,8 +220,24 @@ def test_the_cache_holds_mapped_keys_and_values() -> None:
 
 
 def test_models_of_transformers() -> None:
-    estimate = estimate_memory(GPT2Config(n_layer=5, n_embd=32, n_head=2, vocab_size=99), seq_len=16)
-    assert estimate.peak > estimate.weights + estimate.activations > 0
+    small = {"num_hidden_layers": 5, "hidden_size": 32, "vocab_size": 99}
+    for config in (
+        GPT2Config(n_head=2, **small),
+        XLNetConfig(n_layer=5, d_model=32, n_head=2, d_inner=64),
+        MambaConfig(**small),
+    ):
+        estimate = estimate_memory(config, seq_len=16)
+        assert estimate.peak > estimate.weights + estimate.activations > 0
+    with pytest.raises(UsageError, match="mamba has no attention heads, whose cache could be counted"):
+        estimate_memory(config, seq_len=16, training=False)
+
+
+def test_a_model_that_does_not_run_without_values(capfd: pytest.CaptureFixture[str]) -> None:
+    config = XLNetConfig(n_layer=1, n_head=2, d_model=32, d_inner=64, vocab_size=99)
+    with pytest.raises(UsageError, match=r"xlnet does not run .*; another precision may be traced") as caught:
+        estimate_memory(config, seq_len=16, precision="mixed")
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -235,6 +252,9 @@ def test_models_of_transformers() -> None:
         ({"layout": Layout(tensor=2)}, "tensor 2 does not divide 3 key-value heads"),
         ({"layout": Layout(pipeline=9)}, "pipeline 9 is more than 6 layers"),
         ({"layout": Layout(tensor=0)}, "tensor must be at least 1, not 0"),
+        ({"layout": Layout(data=math.nan)}, "data must be a whole number, not nan"),
+        ({"runtime": -1}, "runtime must be at least 0, not -1"),
+        ({"precision": 3}, r"unknown precision 3: \(allowed"),
         ({"fragmentation": 1.0}, "fragmentation must be at least 0 and less than 1"),
         ({"logits": "hole"}, "unknown logits 'hole': did you mean 'whole'"),
         ({"logits": "chunked", "training": False}, "logits 'chunked' is a training step of AttnKit language models"),

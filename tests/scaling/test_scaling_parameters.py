@@ -154,6 +154,8 @@ def test_paths(tmp_path: Path) -> None:
     count = parameters_by_component(run)
     assert count.components["embeddings.tokens"] == 99 * 16
     assert count.components["embeddings.positions"] == 33 * 16
+    run.write_text(f"model: {{path: {tmp_path}}}", encoding="utf-8")  # of a run, whose model is a folder inside
+    assert count_parameters(run, head="token_classification") == expected
 
 
 @pytest.mark.parametrize(
@@ -163,6 +165,9 @@ def test_paths(tmp_path: Path) -> None:
         ("model: {hidden_size: 100, num_attention_heads: 3}", "no multiple of num_attention_heads 3"),
         ("model: {hiden_size: 100}", "model.hiden_size: no such key: did you mean 'hidden_size'"),
         ("model: 3", "has no section `model`"),
+        ("model: {path: 3}", "model.path: 3 is no text: give the folder of a model or a run"),
+        ("model: {hidden_size: 100000000000000000000}", "hidden_size must be at most 2147483647, not 1"),
+        ("model: {num_hidden_layers: 100000000}", "num_hidden_layers must be at most 16384, not 100000000"),
         ("{", "not YAML"),
     ],
 )
@@ -187,8 +192,9 @@ def test_nonsense_of_other_kinds(tmp_path: Path) -> None:
         Subject(config=AttnKitConfig(), head="masked_lm").build_without_memory()
     with pytest.raises(UsageError, match="head 'masked_lm' is for architecture 'encoder', not 'decoder'"):
         count_parameters(AttnKitConfig(), head="masked_lm")
-    with pytest.raises(UsageError, match="no such file or folder"):
-        count_parameters(tmp_path / "nowhere")
+    for nowhere in (tmp_path / "nowhere", "\0"):
+        with pytest.raises(UsageError, match="no such file or folder"):
+            count_parameters(nowhere)
     with pytest.raises(UsageError, match="holds no config"):
         count_parameters(tmp_path)
     with pytest.raises(UsageError, match="num_hidden_layers must be at least 1, not 0"):

@@ -159,6 +159,12 @@ def test_the_jobs(tmp_path: Path) -> None:
         (["count", "nowhere.yaml"], "nowhere.yaml: no such file"),
         (["time", "--flops", "1e20", "--device", "H10", "--mfu", "0.3"], "unknown device 'H10'"),
         (["time", "--flops", "many", "--device", "H100"], "argument --flops: invalid float value: 'many'"),
+        (["table", "--png", "no/such/folder.png"], "cannot be written"),
+        (["fit", "docs/scaling-sweep.csv", "--png", "no/such/folder.png"], "cannot be written"),
+        (
+            ["fit", "nowhere", "--parameters", "inf", "--tokens", "1"],
+            "parameters and tokens must be more than 0 and finite",
+        ),
         (["plan", "--budget", "8xH100 24h", "--output", "no/such/folder.yaml"], "cannot be written"),
         (["fit", "nowhere", "--parameters", "3"], "give both --parameters and --tokens"),
     ],

@@ -51,6 +51,8 @@ def test_this_machine_is_measured() -> None:
         ({"mfu": None}, "give exactly one of mfu and seconds"),
         ({"mfu": None, "seconds": -1.0}, "seconds must be more than 0"),
         ({"num_devices": 0}, "num_devices must be at least 1"),
+        ({"num_devices": 2.5}, "num_devices must be a whole number, not 2.5"),
+        ({"device": 3}, "unknown device 3"),
         ({"flops": -1.0}, "flops must be more than 0 and finite, not -1"),
         ({"dtype": "fp9"}, "H100 has no peak for 'fp9': did you mean"),
         ({"flops": math.nan}, "flops must be more than 0 and finite, not nan"),

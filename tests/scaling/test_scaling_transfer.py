@@ -114,6 +114,7 @@ def test_the_job(tmp_path: Path) -> None:
     ("arguments", "problem"),
     [
         ({"rule": "mupp"}, "unknown rule 'mupp': did you mean 'mup'"),
+        ({"base_hidden_size": 2.5}, "base_hidden_size must be a whole number, not 2.5"),
         ({"base_hidden_size": 0}, "base_hidden_size and base_num_hidden_layers must be given, and at least 1"),
     ],
 )
@@ -122,9 +123,10 @@ def test_nonsense(arguments: dict, problem: str) -> None:
         transfer(sized(32, 2), **{"rule": "mup", **BASE, **arguments})
 
 
-def test_the_rules_are_for_decoders() -> None:
-    with pytest.raises(UsageError, match="rule 'mup' is for a decoder of attnkit"):
-        transfer(AttnKitConfig(architecture="encoder"), rule="mup", **BASE)
+@pytest.mark.parametrize("architecture", ["encoder", "encoder-decoder"])
+def test_the_rules_are_for_decoders(architecture: str) -> None:
+    with pytest.raises(UsageError, match="rule 'mup' is for a decoder of attnkit, and this is none: its papers"):
+        transfer(AttnKitConfig(architecture=architecture), rule="mup", **BASE)
 
 
 @pytest.mark.parametrize(
