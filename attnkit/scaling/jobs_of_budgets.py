@@ -8,7 +8,7 @@ from attnkit.scaling.fit import constants, draw_fit, fit_scaling_law, read_runs
 from attnkit.scaling.flags import writable
 from attnkit.scaling.hardware import estimate_time
 from attnkit.scaling.planner import plan
-from attnkit.scaling.render import FORMATS, count, draw_table, duration, for_people, grid, in_bytes
+from attnkit.scaling.render import FORMATS, count, draw_table, duration, folded, for_people, grid, in_bytes
 from attnkit.scaling.table import size_table
 
 
@@ -73,7 +73,7 @@ def do_plan(given: argparse.Namespace) -> str:
     front = [[count(it.parameters), count(it.tokens), f"{it.loss:.3f}"] for it in found.front]
     parts = [grid(["plan", ""], rows), grid(["same FLOPs: parameters", "tokens", "loss"], front)]
     parts += [grid(["layouts, the last ones considered", "rows", "memory", ""], layouts), "Reasons"]
-    parts += [f"  {reason}" for reason in found.reasons]
+    parts.append(folded(*found.reasons))
     if output is not None:
         output.write_text(found.to_yaml(source=given.source, output_dir=given.output_dir), encoding="utf-8")
         parts.append(f"run: attnkit pretrain --config {output}")

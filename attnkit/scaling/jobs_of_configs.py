@@ -14,7 +14,7 @@ from attnkit.scaling.flags import writable
 from attnkit.scaling.flops import count_flops
 from attnkit.scaling.memory import Layout, fewest_devices, trace_memory
 from attnkit.scaling.parameters import parameters_by_component
-from attnkit.scaling.render import duration, grid, in_bytes
+from attnkit.scaling.render import duration, folded, grid, in_bytes
 from attnkit.scaling.subject import read_subject
 from attnkit.scaling.transfer import Coordinate, coordinate_check, draw_coordinates, transfer
 
@@ -92,8 +92,8 @@ def do_audit(given: argparse.Namespace) -> str:
         ]
         for it in findings
     ]
-    reasons = [f"  {it.tool}: {it.why}" for it in findings]
-    return "\n".join([grid(["tool", "question", "its answer", "ours", "ratio"], rows), "Why", *reasons])
+    reasons = folded(*(f"{it.tool}: {it.why}" for it in findings))
+    return "\n".join([grid(["tool", "question", "its answer", "ours", "ratio"], rows), "Why", reasons])
 
 
 def do_calibrate(given: argparse.Namespace) -> str:

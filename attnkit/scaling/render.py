@@ -5,15 +5,18 @@ import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from attnkit.scaling.table import Line
 
-WIDTH = 200  # columns of a rich table on paper; a terminal's own width is kept
+WIDTH = 80  # columns of a terminal
 
 COLUMNS: dict[str, Callable[[Line], str]] = {
     "Model": lambda line: line.model,
@@ -38,7 +41,7 @@ COLUMNS: dict[str, Callable[[Line], str]] = {
     "Memory": lambda line: "" if line.memory_gib is None else f"{line.memory_gib:,.1f} GiB",
     "Fewest": lambda line: "" if line.fewest_devices is None else str(line.fewest_devices),
 }
-SPLIT = 9  # the columns of the first of two tables; the second repeats the model
+SPLITS = (0, 9, 15, len(COLUMNS))  # where tables for people begin and end; each repeats the model
 
 
 def power(value: float | None) -> str:
@@ -81,10 +84,10 @@ def rows_of(lines: Sequence[Line], names: Sequence[str]) -> list[list[str]]:
 
 
 def grid(names: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None) -> str:
-    """A rich table as text: the first column to the left, the others to the right."""
-    table = Table(title=title, title_justify="left")
+    """A rich table as text: the first column to the left, the others to the right; what is too wide is folded."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
     for index, name in enumerate(names):
-        table.add_column(name, justify="left" if index == 0 else "right", no_wrap=True)
+        table.add_column(name, justify="left" if index == 0 else "right")
     for row in rows:
         table.add_row(*row)
     console = Console(file=io.StringIO(), width=WIDTH)
@@ -94,20 +97,24 @@ def grid(names: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | No
     return text.getvalue().rstrip("\n")
 
 
+def folded(*lines: str) -> str:
+    """Sentences on lines of their own, that fit a terminal."""
+    return "\n".join(fill(line, WIDTH, initial_indent="  ", subsequent_indent="    ") for line in lines)
+
+
 def for_people(lines: Sequence[Line], *, mfu: float) -> str:
-    """Two tables and the notes."""
+    """Three tables and the notes."""
     names = list(COLUMNS)
-    size, training = names[:SPLIT], ["Model", *names[SPLIT:]]
-    notes = "\n".join(f"  {line.model}: {note}" for line in lines for note in line.notes)
+    parts = [["Model", *names[max(start, 1) : end]] for start, end in pairwise(SPLITS)]
+    notes = [f"{line.model}: {note}" for line in lines for note in line.notes]
     legend = (
-        "Exact, Useful, Hardware: FLOPs of training by convention. "
-        f"Predicted: at {mfu:.0%} MFU. MFU: what the table's time implies.\n"
-        "Memory: one row of text on one device, mixed precision, AdamW, recomputed blocks. "
-        "Fewest: devices of that kind under ZeRO-3\n(V100 where the table names none)."
+        "Exact, Useful, Hardware: FLOPs of training by convention",
+        f"Predicted: at {mfu:.0%} MFU. MFU: what the table's time implies",
+        "Memory: one row of text on one device, mixed precision, AdamW, recomputed blocks. Fewest: devices of that "
+        "kind under ZeRO-3 (V100 where the table names none)",
     )
-    return "\n".join(
-        [grid(size, rows_of(lines, size)), grid(training, rows_of(lines, training)), legend, "Notes", notes]
-    )
+    tables = [grid(part, rows_of(lines, part)) for part in parts]
+    return "\n".join(["\n\n".join(tables), "", folded(*legend), "Notes", folded(*notes)])
 
 
 def as_json(lines: Sequence[Line]) -> str:

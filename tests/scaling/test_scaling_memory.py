@@ -223,10 +223,10 @@ def test_models_of_transformers() -> None:
     small = {"num_hidden_layers": 5, "hidden_size": 32, "vocab_size": 99}
     for config in (
         GPT2Config(n_head=2, **small),
-        XLNetConfig(n_layer=5, d_model=32, n_head=2, d_inner=64),
+        XLNetConfig(n_layer=5, d_model=32, n_head=2, d_inner=64, vocab_size=99),
         MambaConfig(**small),
     ):
-        estimate = estimate_memory(config, seq_len=16)
+        estimate = estimate_memory(config, seq_len=4)
         assert estimate.peak > estimate.weights + estimate.activations > 0
     with pytest.raises(UsageError, match="mamba has no attention heads, whose cache could be counted"):
         estimate_memory(config, seq_len=16, training=False)

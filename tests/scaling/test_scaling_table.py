@@ -129,6 +129,7 @@ def test_every_format(lines: list[Line], tmp_path: Path) -> None:
     assert "$\\sim$340M" in texts["latex"]
     people = for_people(lines, mfu=0.3)
     assert "? 25" in people
+    assert max(map(len, people.splitlines())) <= 80
     assert "cannot come from one vocabulary" in people
     draw_table(lines, tmp_path / "table.png")
     assert (tmp_path / "table.png").read_bytes()[:4] == b"\x89PNG"
