@@ -165,7 +165,7 @@ def check_coordinates(config: AttnKitConfig, png: Path, *, rule: Rule, base: dic
     ]
     places = sorted({it.place for it in with_rule})
     names = [f"{place}, {title}" for title in (rule, "no rule") for place in places]
-    return "\n".join([grid([f"change after {last} steps: width", *names], rows), f"drawn: {png}"])
+    return "\n".join([grid(["width", *names], rows, title=f"change after {last} steps"), f"drawn: {png}"])
 
 
 def same(coordinate: Coordinate, config: AttnKitConfig, step: int) -> bool:
