@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention.flex_attention import BlockMask
 from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
 from transformers.integrations.flex_attention import flex_attention_forward
@@ -126,6 +127,8 @@ def fused(kernel: Backend) -> Backend:
         alone = query.shape[2] == 1 and kernel is sdpa_attention_forward
         if alone and query.shape[-1] > value_width:
             query, key, kwargs = columns_as_bias(query, key, width=value_width, kwargs=kwargs)
+        if kernel is flex_attention_forward:
+            kwargs, attention_mask = bias_of_each_row(module, query, key, attention_mask, kwargs=kwargs)
         kwargs, attention_mask = merge_bias(kwargs, attention_mask)
         if not alone:  # copying all values takes longer than one query's scores
             width = max(query.shape[-1], value_width)
@@ -252,6 +255,20 @@ def merge_bias(kwargs: dict[str, Any], attention_mask: Any) -> tuple[dict[str, A
     if bias is None or not isinstance(attention_mask, Tensor) or attention_mask.dtype != torch.bool:
         return kwargs, attention_mask
     return kwargs | {"position_bias": None}, torch.where(attention_mask, bias, float("-inf"))
+
+
+def bias_of_each_row(
+    module: nn.Module, query: Tensor, key: Tensor, attention_mask: Any, *, kwargs: dict[str, Any]
+) -> tuple[dict[str, Any], Any]:
+    """What flex attention reads beside a block mask: a bias [B, H, Q, K] with all rows of the batch. A mask of another
+    kind, or causality without one, which it does not heed, becomes part of the bias."""
+    bias, shape = kwargs.get("position_bias"), (*query.shape[:3], key.shape[2])
+    if not isinstance(attention_mask, BlockMask):
+        scores = query.new_zeros(shape[2:]) if bias is None else bias
+        scores, allowed = apply_mask(scores, attention_mask, causal=module.is_causal)
+        bias = scores if allowed is None else torch.where(allowed, scores, float("-inf"))
+        attention_mask = None
+    return kwargs | {"position_bias": None if bias is None else bias.expand(shape)}, attention_mask
 
 
 BACKENDS = AttentionInterface()

@@ -117,6 +117,26 @@ def test_patterns_leave_out_what_their_formula_says(pattern: Part) -> None:
     assert allowed.all() == (pattern.name in ("full", "local_p"))
 
 
+@torch.no_grad()
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize(
+    "chosen",
+    [{"scorer": part} for part in SCORERS if not is_pairwise(part)] + [{"position": part} for part in POSITIONS],
+    ids=name,
+)
+def test_flex_attention_reads_every_row_of_a_batch(chosen: dict[str, Part]) -> None:
+    """Values, masks and biases in fp64, with the kernel's formula as torch has it in plain operations."""
+    padding = torch.ones(3, 7, dtype=torch.bool)
+    padding[1, -2:] = False
+    padding[2] = False
+    for causal, mask in ((True, padding), (True, None), (False, None)):
+        layer = build(causal=causal, num_key_value_heads=2, **chosen).eval()
+        expected, _ = layer(tokens(3), mask=mask)
+        with torch.compiler.set_stance("force_eager"):
+            ours, _ = layer(tokens(3), mask=mask, backend=attend("flex_attention"))
+        torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("backend", ["eager", "pairwise"])
 def test_dropout_drops_the_same_weights_when_it_computes_again(backend: str) -> None:
     """The gradient under dropout is that of the very function that was computed: checked by differences in fp64."""
