@@ -6,7 +6,7 @@ Shapes: B batch, N tokens, V vocabulary.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,27 @@ from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.models.loss import IGNORED, TokenLoss, policy_loss
 from attnkit.models.modeling_attnkit import AttnKitModel
 from attnkit.models.stack import AttnKitPreTrainedModel, renamed_cache
+
+
+@runtime_checkable
+class Gathers(Protocol):
+    """What FSDP2 makes of a module: its parameters are whole only while it is called."""
+
+    def unshard(self) -> Any: ...
+
+    def reshard(self) -> Any: ...
+
+
+class OutputEmbedding(nn.Linear):
+    """Hidden states -> logits; with labels and a loss, that of `TokenLoss.of_states`, so that the logits of all tokens
+    never exist, nor in a model whose weights are gathered for each call."""
+
+    def forward(self, states: Tensor, labels: Tensor | None = None, *, loss: TokenLoss | None = None) -> Any:
+        if labels is None or loss is None:
+            return super().forward(states)
+        if type(self.weight) is not nn.Parameter:  # divided in some other way as well
+            return loss.of_logits(super().forward(states), labels)
+        return loss.of_states(states, labels, weight=self.weight, bias=self.bias)
 
 
 class LanguageModel(AttnKitPreTrainedModel):
@@ -49,7 +70,7 @@ class LanguageModel(AttnKitPreTrainedModel):
         super().__init__(config)
         self.model = AttnKitModel(config, with_pooler=with_pooler)
         self.transform: nn.Module = nn.Identity()
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.output_bias)
+        self.lm_head = OutputEmbedding(config.hidden_size, config.vocab_size, bias=config.output_bias)
 
     def init_parallel_plans(self) -> None:
         """As transformers does it, but an output embedding that may be tied is divided with the body or not at all."""
@@ -94,6 +115,8 @@ class LanguageModel(AttnKitPreTrainedModel):
         states, chosen = self.enter_head(states[predicted]), labels[predicted]
         if is_plain(self.lm_head):
             total, nll = loss.of_states(states, chosen, weight=self.lm_head.weight, bias=self.lm_head.bias)
+        elif isinstance(self.lm_head, OutputEmbedding) and isinstance(self.lm_head, Gathers):
+            total, nll = self.lm_head(states, chosen, loss=loss)
         else:
             total, nll = loss.of_logits(self.lm_head(states), chosen)
         mean = total / (len(chosen) if num_items_in_batch is None else num_items_in_batch)
@@ -122,7 +145,8 @@ def minimising(loss: TokenLoss | None, model: nn.Module) -> Iterator[None]:
 def is_plain(head: nn.Module) -> bool:
     """Whether a layer is its matrix and nothing else: one that is wrapped, hooked or sharded has to be called. A matrix
     without values, of which only sizes are asked, is one too."""
-    return type(head) is nn.Linear and type(head.weight) in (nn.Parameter, FakeTensor) and not head._forward_pre_hooks
+    is_matrix = type(head) in (nn.Linear, OutputEmbedding) and type(head.weight) in (nn.Parameter, FakeTensor)
+    return is_matrix and not head._forward_pre_hooks
 
 
 class AttnKitForCausalLM(LanguageModel, GenerationMixin):
