@@ -1,4 +1,4 @@
-"""Optimizers by name, and the groups of parameters that all of them get."""
+"""Optimizers by name, and the groups of parameters that all of them get. They are torch's own, which has no Lion."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
