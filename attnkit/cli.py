@@ -1,5 +1,6 @@
 """The command line: one verb per job. Nothing heavy is imported before a verb is done, so that `--help` is quick."""
 
+import errno
 import os
 import sys
 import time
@@ -118,6 +119,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         said = answer(list(sys.argv[1:] if arguments is None else arguments))
     except UsageError as error:
         complain(error)
+        return USAGE_ERROR
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        complain(UsageError(f"{error.filename}: {error.strerror}: give another path"))
         return USAGE_ERROR
     except Exception as error:  # code of the user's own may raise whatever it likes
         fault = import_module("attnkit.files.imports").fault_of_own_code(error)

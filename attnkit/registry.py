@@ -54,8 +54,9 @@ class Registry(dict[str, type[T]]):
         return None
 
     def __repr__(self) -> str:
-        """Each name with the first line of what its class says of itself."""
-        said = {name: (cls.__doc__ or "").strip().partition("\n")[0] for name, cls in self.items()}
+        """Each name with the first sentence of what its class says of itself."""
+        docs = {name: " ".join((cls.__doc__ or "").partition("\n\n")[0].split()) for name, cls in self.items()}
+        said = {name: doc.partition(". ")[0].rstrip(".:") for name, doc in docs.items()}
         return "\n".join(
             [f"{self.family}:", *(f"  {name:<{max(map(len, said))}}  {line}" for name, line in said.items())]
         )

@@ -18,7 +18,7 @@ from attnkit.attention.scorers import PairwiseScorer, Scorer
 from attnkit.attention.scorers.base import repeat_heads
 from attnkit.errors import UsageError, in_one_line, place_of_class, place_of_error
 
-ROWS, QUERIES, KEYS = 2, 3, 2
+ROWS, QUERIES, KEYS = 2, 7, 5
 WORKING: set[tuple[type, str]] = set()
 """Classes that were found to work, with all that they were built with: configurations are checked again and again."""
 
@@ -46,11 +46,13 @@ def check_part(part: Any, *, base: Any, shape: dict[str, Any], options: dict[str
         except Exception:
             with torch.random.fork_rng(devices=[]):  # what a run draws does not depend on who looked at it before
                 use(part(**shape, **options), base, shape, device="cpu")
+        if package_of(part) != package_of(base):  # ours are held to it by tests, and may be large
+            check_loading(built)
     except PartError as error:
         raise UsageError(f"{part.__qualname__} ({place_of_class(part)}) {error}") from error
     except UsageError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         said = f"fails on {QUERIES} tokens: {said_by(error, part)}"
         raise UsageError(f"{part.__qualname__} ({place_of_class(part)}) {said}") from error
     WORKING.add(tried)
@@ -75,10 +77,42 @@ def build(part: Any, *, base: Any, shape: dict[str, Any], options: dict[str, Any
             f"has parameters ({', '.join(own)}) but no reset_parameters: define it, with the functions of "
             "transformers.initialization, and call it at the end of __init__"
         )
+    loose = [name for module in built.modules() for name, value in vars(module).items() if isinstance(value, Tensor)]
+    if loose:
+        raise PartError(
+            f"keeps a tensor in its attribute {loose[0]!r}, which is neither saved nor moved to a device: make it a "
+            "parameter, or register_buffer, and set it in reset_parameters"
+        )
     return built
 
 
-def said_by(error: Exception, part: type) -> str:
+@torch.no_grad()
+def check_loading(built: nn.Module) -> None:
+    """Raise `PartError` for state that a model would not have again after it was saved and loaded: then a part is built
+    without memory, set by `reset_parameters`, and gets what was saved."""
+    built.to_empty(device="cpu")
+    saved = built.state_dict().keys()
+    tensors = {name: buffer for name, buffer in built.named_buffers(recurse=False) if name not in saved}
+    tensors |= dict(built.named_parameters(recurse=False))
+    for tensor in tensors.values():
+        if tensor.is_floating_point():
+            tensor.fill_(torch.nan)
+    with torch.random.fork_rng(devices=[]):
+        built.reset_parameters()
+    forgotten = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
+    if forgotten:
+        raise PartError(
+            f"has {', '.join(forgotten)}, which reset_parameters does not set: set all there that is not saved, and "
+            "all that is learnt, with the functions of transformers.initialization"
+        )
+
+
+def package_of(cls: type) -> str:
+    """The outermost package of a class."""
+    return cls.__module__.partition(".")[0]
+
+
+def said_by(error: BaseException, part: type) -> str:
     """An error in the code of a part, with the line of the part's file that it comes from."""
     file = place_of_class(part).rpartition(":")[0]
     return f"{in_one_line(error)} ({place_of_error(error, file)})"

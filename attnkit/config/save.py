@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from attnkit.config.runs import FinetuneRun, PretrainRun, keys_of
 from attnkit.config.source import read_settings
 from attnkit.files import strict_yaml
+from attnkit.files.disk import replacing
 from attnkit.files.saved import CONFIG
 
 Run = TypeVar("Run", PretrainRun, FinetuneRun)
@@ -41,5 +42,6 @@ def save(run: Run, folder: Path) -> Path:
     """
     run = replace(run, training=replace(run.training, resume=False, overwrite=False))
     path = folder / CONFIG
-    path.write_text(to_text(run), encoding="utf-8")
+    with replacing(path) as unfinished:
+        unfinished.write_text(to_text(run), encoding="utf-8")
     return path

@@ -66,6 +66,8 @@ class Checker:
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, str) and "\0" in one:
                 raise UsageError(f"{name}: {one!r} holds a null character: leave it out")
+            if isinstance(one, str) and not is_unicode(one):
+                raise UsageError(f"{name}: {one!a} is not UTF-8: give another name to what it names")
             if isinstance(one, str) and not one.strip() and name not in self.may_be_empty:
                 raise UsageError(f"{name}: is empty: give a value, or leave it out")
             if isinstance(one, float) and not math.isfinite(one):
@@ -122,3 +124,12 @@ def _word(member: Any) -> str:
         return "mapping"
     words = {NoneType: "null", bool: "true or false", float: "number", str: "text", dict: "mapping", list: "list"}
     return words.get(member, member.__name__)
+
+
+def is_unicode(text: str) -> bool:
+    """Whether UTF-8 can hold a text; the names of files need not be such."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -126,7 +126,7 @@ def write_prepared(
                 duplicates=documents.duplicates,
             )
             values = asdict(manifest)
-            text = json.dumps({**values, "checksum": checksum_of(values)}, indent=2, ensure_ascii=False)
+            text = json.dumps({**values, "checksum": checksum_of(values)}, indent=2)
             (staging / MANIFEST).write_text(text + "\n", encoding="utf-8")
     except Exception as error:
         if not is_of_disk(error):

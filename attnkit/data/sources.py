@@ -32,7 +32,7 @@ BESIDE_ARROW = {"dataset_info.json", "state.json", "dataset_dict.json"}
 
 @dataclass(kw_only=True)
 class DataConfig:
-    """The text of a run."""
+    """Where the text of a run is, and what of it is held out."""
 
     source: str | list[str] = PYTHON_DOCS
     """`python-docs`, or files, globs and folders of txt, jsonl, csv, tsv, parquet and arrow (plain or .gz), or a hub
@@ -67,7 +67,8 @@ class PretrainDataConfig(DataConfig):
     source: str | list[str | dict[str, Any]] = PYTHON_DOCS  # type: ignore[assignment]
     """`python-docs`, or files, globs and folders of txt, jsonl, csv, tsv, parquet and arrow (plain or .gz), or a hub
     name (`org/name`, with `@revision` and `:split` where these are not `main` and `train`). A list of mappings {source,
-    weight, text_column, documents, subset} mixes several sources; all but `source` may be left out there."""
+    weight, text_column, documents, subset} mixes several sources; all but `source` may be left out there, `weight` in
+    all of them or in none."""
     packing: str = "concatenate"
     """How documents share rows: end to end (`concatenate`), whole where they fit (`best_fit`), or each in rows of its
     own (`one_document`)."""
@@ -243,7 +244,8 @@ def _hidden(file: Path, folder: Path) -> bool:
 
 def _remedy(path: Path) -> str:
     """What to give in place of a path that does not exist: the nearest name, if one is near."""
-    near = {sibling.name: str(sibling) for sibling in path.parent.iterdir()} if path.parent.is_dir() else {}
+    siblings = path.parent.iterdir() if path.parent.is_dir() else ()
+    near = {sibling.name: str(sibling) for sibling in siblings if sibling.exists()}  # a link may lead nowhere
     if path.name == str(path):
         near[PYTHON_DOCS] = PYTHON_DOCS
     close = get_close_matches(path.name, near, n=1, cutoff=0.75)

@@ -51,6 +51,20 @@ def claim(folder: Path, *, setting: str) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A place for the new content of a file. It gets there when it is written: a disk that refuses, and an end before
+    its time, leave the file as it was."""
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        yield unfinished
+        sync_to_disk(unfinished)
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
 def is_free(folder: Path) -> bool:
     """Whether nothing is in the way of a folder: it is not there, or empty, or was being filled when that was ended."""
     return not folder.exists() or (folder.is_dir() and all(path.name == STAGING for path in folder.iterdir()))
@@ -95,10 +109,8 @@ def file_checksum(path: Path) -> int:
 def seal(folder: Path) -> None:
     """Mark a folder as complete: the mark holds a checksum of each file, and appears whole or not at all."""
     checksums = {path.name: file_checksum(path) for path in sorted(folder.iterdir()) if path.name != SEAL}
-    unfinished = folder / f".{SEAL}.unfinished"
-    unfinished.write_text(json.dumps(checksums, indent=2) + "\n", encoding="utf-8")
-    sync_to_disk(unfinished)
-    unfinished.replace(folder / SEAL)
+    with replacing(folder / SEAL) as unfinished:
+        unfinished.write_text(json.dumps(checksums, indent=2) + "\n", encoding="utf-8")
     sync_to_disk(folder)
 
 

@@ -21,16 +21,18 @@ class Remembered:
 def run_folder(path: str | Path) -> Path | None:
     """The folder of the run that a path belongs to, or None: a model elsewhere, or the name of one on the hub."""
     given = Path(path).expanduser()
-    place = given.resolve()
-    around = [given]
-    if place.name == MODEL:
-        around.append(place.parent)
-    if place.parent.name == CHECKPOINTS:
-        around.append(place.parents[1])
     try:
+        place = given.resolve()
+        around = [given]
+        if place.name == MODEL:
+            around.append(place.parent)
+        if place.parent.name == CHECKPOINTS:
+            around.append(place.parents[1])
         runs = [it for it in around if (it / CONFIG).is_file() and not (it / "config.json").is_file()]
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    except RuntimeError as error:
+        raise UsageError(f"{path}: a link that leads back to itself: give the folder that is meant") from error
     return runs[0] if runs else None
 
 

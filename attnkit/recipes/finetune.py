@@ -42,7 +42,7 @@ from attnkit.training.launch import make_accelerator, on_main, reporting_network
 from attnkit.training.layers import freeze
 from attnkit.training.loop import TrainResult, train
 from attnkit.training.plot import plot_loss
-from attnkit.training.run_folder import ADAPTER, LOG, PREDICTIONS, REPORT, writing
+from attnkit.training.run_folder import ADAPTER, LOG, PAGE, PREDICTIONS, REPORT, writing
 from attnkit.training.tracking import Tracker
 
 SAME_RUN = ("model", "tokenizer", "data", "task", "adapter")  # sections that may not change when a run goes on
@@ -331,5 +331,6 @@ def say(summary: dict[str, Any]) -> str:
         "predictions": summary["predictions"],
         "report": summary["report"],
         "loss curve": summary["loss_curve"],
+        "page": str(Path(summary["report"]).with_name(PAGE)),
     }
     return "\n".join(f"{name:<15}{line}" for name, line in lines.items() if line)

@@ -15,7 +15,7 @@ from attnkit.config.runs import FinetuneRun, PretrainRun
 from attnkit.config.save import save
 from attnkit.data.sources import PYTHON_DOCS, DataConfig, may_be_on_hub
 from attnkit.errors import UsageError
-from attnkit.files.disk import claim, damage, seal
+from attnkit.files.disk import claim, damage, filling, replacing, seal
 from attnkit.files.hub import open_repository, upload
 from attnkit.files.saved import CHECKPOINTS, CONFIG, MODEL
 from attnkit.models import AttnKitConfig
@@ -40,8 +40,10 @@ def tokenizer_path(run: PretrainRun | FinetuneRun) -> str | None:
     own = Path(run.training.output_dir) / TOKENIZER
     newest = newest_complete(own.with_name(CHECKPOINTS)) if run.training.resume else None
     if newest is not None:
+        if not own.exists():
+            return str(newest)
         if what := damage(own):
-            raise UsageError(f"training.resume: {own} is damaged ({what}): copy the tokenizer of {newest} there")
+            raise UsageError(f"training.resume: {own} is damaged ({what}): delete it, and that of {newest} is taken")
         return str(own)
     if run.tokenizer.path is not None or run.model.path is None:
         return run.tokenizer.path
@@ -148,8 +150,9 @@ def open_run(run: Run, tokenizer: PreTrainedTokenizerBase, *, data: manifest.Man
     open_output_folder(folder, overwrite=training.overwrite)
     with writing(folder):
         save(run, folder)
-        tokenizer.save_pretrained(folder / TOKENIZER)
-        seal(folder / TOKENIZER)
+        with filling(folder / TOKENIZER, setting="training.output_dir") as staging:
+            tokenizer.save_pretrained(staging)
+            seal(staging)
     manifest.save(data, folder)
 
 
@@ -174,11 +177,13 @@ def save_result(
     """Write the trained model, its tokenizer and its card beside it, and what is worth knowing of the run."""
     folder = Path(run.training.output_dir)
     with writing(folder):
-        model.save_pretrained(folder / MODEL)
-        tokenizer.save_pretrained(folder / MODEL)
-        write_run_card(run, model, folder / MODEL, summary=summary)
-        text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
-        (folder / SUMMARY).write_text(text, encoding="utf-8")
+        # Whoever finds a config in the folder of a model takes it for whole.
+        with filling(folder / MODEL, setting="training.output_dir", last="config.json") as staging:
+            model.save_pretrained(staging)
+            tokenizer.save_pretrained(staging)
+            write_run_card(run, model, staging, summary=summary)
+        with replacing(folder / SUMMARY) as unfinished:
+            unfinished.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def publish(run: PretrainRun | FinetuneRun, said: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from attnkit.config.runs import FinetuneRun, GridConfig
 from attnkit.errors import UsageError
+from attnkit.files.disk import replacing
 from attnkit.files.text import read_json
 from attnkit.recipes.folder import SUMMARY
 from attnkit.training.run_folder import writing
@@ -69,8 +70,8 @@ def run_grid(run: FinetuneRun, finetune: Callable[[FinetuneRun], str]) -> str:
                 return said
         figures.setdefault(setting, {})[seed] = held_out_of(summary)
     report = summarize(figures)
-    with writing(path):
-        path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    with writing(path), replacing(path) as unfinished:
+        unfinished.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return say(report, path)
 
 

@@ -1,6 +1,7 @@
 """How good a fine-tuned model is on some examples: its answers, the figures, and the files that show both."""
 
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from attnkit.errors import UsageError, batch_problems
+from attnkit.files.disk import replacing
 from attnkit.models import AttnKitConfig
 from attnkit.tasks import Answer, Example, Task
 from attnkit.tasks.rows import Row
@@ -98,14 +100,12 @@ def write_predictions(path: Path, task: Task, *, examples: Sequence[Example], an
     fields = task.fields()
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f".{path.name}.unfinished")
-        with unfinished.open("w", encoding="utf-8") as file:
+        with replacing(path) as unfinished, unfinished.open("w", encoding="utf-8") as file:
             for example, answer in zip(examples, answers, strict=True):
                 line: dict[str, Any] = {role: value for role, value in example.items() if not fields[role].is_answer}
                 is_answered = any(fields[role].is_answer for role in example) or "likelihood" in answer
                 line |= ({"gold": task.gold(example)} if is_answered else {}) | answer
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
-        unfinished.replace(path)
 
 
 def plot_report(path: Path, task: Task, judged: Judged) -> None:
@@ -128,8 +128,9 @@ def plot_report(path: Path, task: Task, judged: Judged) -> None:
         if len(task.names()) <= LABELLED:
             axes.set_xticks(range(len(task.names())), task.names(), rotation=90, fontsize=7)
             axes.set_yticks(range(len(task.names())), task.names(), fontsize=7)
-    with writing(path):
-        drawing.savefig(str(path), dpi=120, format="png")
+    with writing(path), replacing(path) as unfinished, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # labels may be in any script
+        drawing.savefig(str(unfinished), dpi=120, format="png")
 
 
 def show(value: float) -> str:

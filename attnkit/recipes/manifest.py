@@ -1,7 +1,6 @@
 """The data of a run, as `data_manifest.json` says it: its files and their hashes, and what became of what they hold."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from attnkit.data.documents import Documents
 from attnkit.data.prepared import read_manifest
 from attnkit.data.source_files import SourceFile, changed_files, names_of, source_files
 from attnkit.errors import UsageError
+from attnkit.files.disk import replacing
 from attnkit.files.text import read_json
 from attnkit.recipes.text import Rows, figures_of_text
 from attnkit.tasks import Example, ExamplesConfig
@@ -46,16 +46,20 @@ def of_examples(
 
 def save(manifest: Manifest, folder: Path) -> None:
     """Write the manifest into the folder of a run."""
-    with writing(folder / DATA_MANIFEST):
-        text = json.dumps(manifest, indent=2, ensure_ascii=False)
-        (folder / DATA_MANIFEST).write_text(text + "\n", encoding="utf-8")
+    text = json.dumps(manifest, indent=2)  # in ASCII, as the name of a file need not be UTF-8
+    with writing(folder / DATA_MANIFEST), replacing(folder / DATA_MANIFEST) as unfinished:
+        unfinished.write_text(text + "\n", encoding="utf-8")
 
 
 def check_same_files(folder: Path) -> None:
     """Raise `UsageError` where files that the run in a folder was begun with have changed since."""
     path = folder / DATA_MANIFEST
-    files: Sequence[Any] = read_json(path)["files"] if path.is_file() else []
-    if changed := changed_files([SourceFile(**file) for file in files]):
+    try:
+        files = [SourceFile(**file) for file in read_json(path)["files"]] if path.is_file() else []
+    except (UsageError, KeyError, TypeError) as error:
+        said = error if isinstance(error, UsageError) else f"{path}: names no files: the file is damaged"
+        raise UsageError(f"training.resume: {said}: delete it to go on without a look at the files") from error
+    if changed := changed_files(files):
         raise UsageError(
             f"training.resume: {'; '.join(changed)} since {folder} was begun: put the old text back, or start a new run"
         )

@@ -49,7 +49,7 @@ from attnkit.training.evaluation import evaluate_loss
 from attnkit.training.launch import make_accelerator, on_main, reporting_network
 from attnkit.training.loop import TrainResult, train
 from attnkit.training.plot import plot_loss
-from attnkit.training.run_folder import LOG
+from attnkit.training.run_folder import LOG, PAGE
 from attnkit.training.tracking import BITS, Tracker
 
 SAME_RUN = ("model", "tokenizer", "data", "objective")  # sections that may not change when a run goes on
@@ -243,5 +243,6 @@ def say(summary: dict[str, Any]) -> str:
         "sample": sampled and " ".join(f"{sampled['prompt']} ▸ {sampled['continuation']}".split()),
         "saved": summary["model"],
         "loss curve": summary["loss_curve"],
+        "page": str(Path(summary["loss_curve"]).with_name(PAGE)),
     }
     return "\n".join(f"{name:<12}{line}" for name, line in lines.items() if line)

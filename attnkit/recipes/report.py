@@ -8,6 +8,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from attnkit.files.disk import replacing
 from attnkit.files.saved import CONFIG
 from attnkit.files.text import read_json, read_text
 from attnkit.models.card import flatten, say
@@ -34,8 +35,9 @@ def write_page(folder: Path, summary: dict[str, Any], *, said: str) -> None:
         pictures="\n".join(map(inline, pictures)),
         sections="\n".join(sections),
     )
-    with writing(folder / PAGE):
-        (folder / PAGE).write_text(text, encoding="utf-8")
+    with writing(folder / PAGE), replacing(folder / PAGE) as unfinished:
+        # The name of a file need not be UTF-8.
+        unfinished.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def inline(picture: Path) -> str:

@@ -76,7 +76,7 @@ def do_plan(given: argparse.Namespace) -> str:
     parts.append(folded(*found.reasons))
     if output is not None:
         output.write_text(found.to_yaml(source=given.source, output_dir=given.output_dir), encoding="utf-8")
-        parts.append(f"run: attnkit pretrain --config {output}")
+        parts.append(f"run: {found.command(str(output))}")
     return "\n".join(parts)
 
 

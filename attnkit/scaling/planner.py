@@ -32,6 +32,15 @@ PLANNED_FIELDS = set(get_annotations(AttnKitConfig)) - {
     *("vocab_size", "max_position_embeddings"),
 }
 """What a model can be told beside what a plan decides."""
+LAUNCHERS = {
+    "none": "ddp.yaml",
+    "ddp": "ddp.yaml",
+    "zero1": "fsdp2_gradients.yaml",
+    "zero2": "fsdp2_gradients.yaml",
+    "zero3": "fsdp2_full.yaml",
+    "fsdp": "fsdp2_full.yaml",
+}
+"""The file for Accelerate that shares out at least as much."""
 TOLERANCE = 1.001  # what is given more than once may differ by rounding
 
 
@@ -59,6 +68,7 @@ class Plan:
     steps: int
     learning_rate: float
     warmup_steps: int
+    precision: Precision
     device: Device | None
     considered: list[Choice]
     """The layouts that were looked at, in order; the last is taken."""
@@ -97,6 +107,8 @@ class Plan:
             "warmup_steps": self.warmup_steps,
             "eval_steps": interval,
             "save_steps": interval,
+            "mixed_precision": "bf16" if self.precision == "mixed" else "no",
+            "activation_checkpointing": self.chosen.recompute != "none",
         }
         if self.layout.data > 1:
             training["num_processes"] = self.layout.data
@@ -107,6 +119,22 @@ class Plan:
             "objective": {"name": "causal"},
             "training": training,
         }
+
+    def command(self, file: str) -> str:
+        """What starts the run that is saved in a file."""
+        layout = self.layout
+        if layout.tensor * layout.pipeline > 1:
+            return (
+                f"no trainer of attnkit divides a layer among devices: take the sizes of {file} to one that does, or "
+                "plan for devices with more memory"
+            )
+        if layout.data == 1:
+            return f"attnkit pretrain --config {file}"
+        launcher = LAUNCHERS[layout.sharding]
+        return (
+            f"accelerate launch --config_file configs/accelerate/{launcher} --num_processes {layout.data} "
+            f"train/pretrain.py --config {file}"
+        )
 
     def to_yaml(self, **where: str) -> str:
         """The run as a file, with the reasons as its comments."""
@@ -229,6 +257,7 @@ def complete(
         steps=steps,
         learning_rate=float(f"{rate:.2g}"),
         warmup_steps=min(2000, max(1, steps // 50)),
+        precision=step.precision,
         device=device,
         considered=considered,
         hours=None if time is None else time.hours,

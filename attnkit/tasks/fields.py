@@ -15,6 +15,7 @@ Read = Callable[[Row, str], Any]
 """(row, column) -> what the task uses; raises `UsageError` that begins with the place of the row."""
 
 LARGEST = 1e18  # a number whose square single precision still holds
+DIGITS = 18  # of a whole number that counts something
 WIDTH = 60  # characters of a value that an error shows
 
 LIST_OF_TEXTS = '["a text", "another"]'
@@ -83,7 +84,7 @@ def label(names: Sequence[str] | None) -> Read:
         found = str(value) if isinstance(value, int) else text(row, column)
         if names is None:
             return found
-        if not found.isdecimal() or int(found) >= len(names):
+        if not found.isdecimal() or len(found) > DIGITS or int(found) >= len(names):
             raise UsageError(
                 f"{place}: column {column!r} holds {shown(found)}, no whole number below {len(names)}, the number of "
                 "task.label_names"
@@ -120,6 +121,7 @@ def words(row: Row, column: str) -> list[str]:
             raise UsageError(
                 f"{place}: column {column!r} holds {shown(word)} where a word should be; store words as text"
             )
+        text_of((place, {column: word}), column)
     return [" ".join(word.split()) for word in found]
 
 

@@ -60,5 +60,5 @@ class LabelTask(Task):  # abstract
 def class_names(labels: set[str]) -> list[str]:
     """The labels in alphabetical order, or in that of their values where all are whole numbers."""
     if all(map(str.isdecimal, labels)):
-        return sorted(labels, key=lambda name: (int(name), name))
+        return sorted(labels, key=lambda name: (len(name.lstrip("0")), name.lstrip("0"), name))
     return sorted(labels)

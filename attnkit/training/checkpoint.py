@@ -152,7 +152,7 @@ def _write(path: Path, contents: Contents) -> None:
     try:
         torch.save({"optimizer": contents.optimizer, "scaler": contents.scaler}, path / OPTIMIZER)
     except RuntimeError as error:  # what torch makes of a failed write
-        raise OSError(str(error).splitlines()[0]) from error
+        raise OSError(f"torch was cut short ({str(error).splitlines()[0]})") from error
     state = {"progress": contents.progress.state(), "facts": vars(contents.facts)}
     (path / STATE).write_text(json.dumps(state, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
@@ -249,13 +249,15 @@ def _differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def prune(folder: Path, *, keep_last: int, keep_every: int | None, best_step: int | None) -> None:
-    """Delete all checkpoints but the newest `keep_last`, the best, and those of every `keep_every` steps.
+    """Delete what a crash has left, and all checkpoints but the newest `keep_last`, the best, and those of every
+    `keep_every` steps.
 
     Raises `UsageError` if the disk refuses.
     """
     steps = complete_steps(folder)
     keep = {*steps[-keep_last:], best_step, *(step for step in steps if keep_every and step % keep_every == 0)}
     with writing(folder):
+        sweep(folder)
         for step in steps:
             if step not in keep:
                 path = checkpoint_path(folder, step)

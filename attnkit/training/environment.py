@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
+from attnkit.files.disk import replacing
 from attnkit.training.run_folder import ENVIRONMENT, writing
 
 PACKAGES = ("attnkit", "torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "numpy")
@@ -53,8 +54,8 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 def save_environment(accelerator: Accelerator, output_dir: str | Path) -> None:
     """Write `environment.json` into the folder of a run. Raises `UsageError` if the disk refuses."""
     path = Path(output_dir) / ENVIRONMENT
-    with writing(path):
-        path.write_text(json.dumps(describe(accelerator), indent=2) + "\n", encoding="utf-8")
+    with writing(path), replacing(path) as unfinished:
+        unfinished.write_text(json.dumps(describe(accelerator), indent=2) + "\n", encoding="utf-8")
 
 
 def peak_memory(accelerator: Accelerator) -> int:

@@ -5,6 +5,7 @@ from pathlib import Path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from attnkit.files.disk import replacing
 from attnkit.training.run_folder import writing
 from attnkit.training.tracking import read_log
 
@@ -36,5 +37,5 @@ def plot_loss(
     axes.grid(alpha=0.3)
     if axes.get_legend_handles_labels()[0]:
         axes.legend()
-    with writing(image):
-        figure.savefig(str(image), dpi=120, format="png")
+    with writing(image), replacing(Path(image)) as unfinished:
+        figure.savefig(str(unfinished), dpi=120, format="png")

@@ -86,7 +86,10 @@ def test_mistakes_before_there_is_a_run(
             r"model\.hidden_size: 10000000, with 1 layers and 290 tokens, takes .* TiB for weights and gradients alone",
         ),
         (["--model.num_hidden_layers", "1000000000"], r"with 1000000000 layers .* this machine has .* make the model"),
-        (["--model.hidden_size", "1000000000000"], r"takes .* TiB for weights and gradients alone"),
+        (
+            ["--model.hidden_size", "1000000000000"],
+            r"model\.hidden_size: must be at most 2147483647, not 1000000000000",
+        ),
         (["--model.path", "{folder}"], r"model .*: the folder has no config\.json"),
     ],
 )
@@ -299,8 +302,8 @@ def test_a_run_that_was_stopped_before_it_held_anything_begins_again(
     again = ["pretrain", "--config", config, "--training.output_dir", run]
     assert cli(*again)[0] == 0
     # An overwrite deletes last what marks a run, so one that is cut short can be repeated.
+    shutil.rmtree(run / "tokenizer")
     shutil.rmtree(run / "model")
-    (run / "config.yaml").unlink()
     assert cli(*again, "--overwrite")[0] == 0
     for mark in ("checkpoints", "log.jsonl"):
         shutil.rmtree(run / mark) if (run / mark).is_dir() else (run / mark).unlink()
@@ -331,3 +334,70 @@ def test_a_row_length_that_cannot_be(length: int, config: Path, tmp_path: Path, 
     code, _, errors = cli("pretrain", *words)
     assert (code, len(errors)) == (2, 1)
     assert f"data.sequence_length: {length} must be from 2 to" in errors[0]
+
+
+LONG = "a" * 300
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data.source", f"{LONG}.txt"], rf"{LONG}\.txt: File name too long: give another path"),
+        (["--tokenizer.path", LONG], rf"{LONG}.*: File name too long: give another path"),
+        (["--imports", f"{LONG}.py"], rf"{LONG}\.py: File name too long: give another path"),
+        (["--training.output_dir", "caf\udce9"], r"training\.output_dir: 'caf\\udce9' is not UTF-8: give another name"),
+    ],
+)
+def test_names_that_no_disk_takes(arguments: list[str], message: str, config: Path, cli: Cli, tmp_path: Path) -> None:
+    code, _, errors = cli("pretrain", "--config", config, "--training.output_dir", tmp_path / "run", *arguments)
+    assert (code, len(errors)) == (2, 1)
+    assert re.search(message, errors[0])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_link_that_leads_back_to_itself(tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "it").symlink_to(tmp_path / "it")
+    for verb in ("generate", "evaluate", "predict"):
+        source = ["--data.source", "new.csv"] if verb == "predict" else []
+        code, _, errors = cli(verb, tmp_path / "it", *source)
+        assert (code, len(errors)) == (2, 1)
+        assert re.search(r"it: a link that leads back to itself: give the folder that is meant", errors[0])
+    code, _, errors = cli("pretrain", "--data.source", tmp_path / "it", "--training.output_dir", tmp_path / "run")
+    assert (code, len(errors)) == (2, 1)
+    assert re.search(r"it: there is no such file or folder; (?!did you mean)", errors[0])
+
+
+def test_a_file_whose_name_is_not_utf_8(text: Path, config: Path, tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "texts").mkdir()
+    shutil.copy(text, tmp_path / "texts" / "caf\udce9.txt")
+    source = ["--data.source", tmp_path / "texts", "--training.output_dir", tmp_path / "run"]
+    assert cli("pretrain", "--config", config, *source)[0] == 0
+    assert cli("pretrain", "--config", config, *source, "--resume")[0] == 0
+
+
+@pytest.mark.parametrize("content", ["{}", '{"files": 5}', '{"files": [3]}', '{"files": [{"path": 1}]}', "[", ""])
+def test_a_damaged_manifest_can_be_deleted(
+    content: str, finished: Path, config: Path, tmp_path: Path, cli: Cli
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    (run / "data_manifest.json").write_text(content)
+    again = ["pretrain", "--config", config, "--training.output_dir", run, "--resume"]
+    code, _, errors = cli(*again)
+    assert (code, len(errors)) == (2, 1)
+    assert re.search(r"data_manifest\.json.*: delete it to go on without a look at the files", errors[0])
+
+
+def test_a_tokenizer_that_is_gone_is_that_of_the_newest_checkpoint(
+    finished: Path, config: Path, tmp_path: Path, cli: Cli
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run, symlinks=True)
+    (run / "tokenizer" / "COMPLETE").write_text("{")
+    again = ["pretrain", "--config", config, "--training.output_dir", run, "--resume"]
+    code, _, errors = cli(*again)
+    assert (code, len(errors)) == (2, 1)
+    assert re.search(r"tokenizer is damaged \(.*\): delete it, and that of .*step-000006 is taken", errors[0])
+    shutil.rmtree(run / "tokenizer")
+    assert cli(*again)[0] == 0
+    assert (run / "tokenizer" / "COMPLETE").is_file()

@@ -62,14 +62,14 @@ FAULTS = [
     (
         "scorer",
         "def map_query(self, query, at): return query[0]",
-        r"gives float32 \[4, 3, 64\] from map_query: it has to",
+        r"gives float32 \[4, 7, 64\] from map_query: it has to",
     ),
     (
         "scorer",
         "def map_query(self, query, at): return query[0]",
-        r".*give float32 \[B, H, Q, M\], here \[2, 4, 3, any\]",
+        r".*give float32 \[B, H, Q, M\], here \[2, 4, 7, any\]",
     ),
-    ("scorer", "def map_key(self, key, at): return key[..., :3]", r"gives .* 3\] from map_key: .*here \[2, 4, 2, 64\]"),
+    ("scorer", "def map_key(self, key, at): return key[..., :3]", r"gives .* 3\] from map_key: .*here \[2, 4, 5, 64\]"),
     (
         "scorer",
         "def map_key(self, key, at): return key.double()",
@@ -79,9 +79,9 @@ FAULTS = [
     (
         "scorer",
         "def map_key(self, key, at):\n    return key @ key",
-        r"fails on 3 tokens: RuntimeError: .* \({file}:10\)$",
+        r"fails on 7 tokens: RuntimeError: .* \({file}:10\)$",
     ),
-    ("scorer", "def map_key(self, key, at):\n    raise KeyError(1)", r"fails on 3 tokens: KeyError: 1 \({file}:10\)$"),
+    ("scorer", "def map_key(self, key, at):\n    raise KeyError(1)", r"fails on 7 tokens: KeyError: 1 \({file}:10\)$"),
     (
         "scorer",
         "def map_key(self, key): return key",
@@ -91,7 +91,7 @@ FAULTS = [
     (
         "scorer",
         "def query_term(self, query): return query.sum(-1)",
-        r"gives float32 \[2, 4, 3\] from query_term: .*Q, 1\]",
+        r"gives float32 \[2, 4, 7\] from query_term: .*Q, 1\]",
     ),
     ("scorer", "def __init__(self, **shape): pass", NO_SUPER),
     ("scorer", "def __init__(self, **shape): nn.Module.__init__(self)", NO_SUPER),
@@ -105,9 +105,23 @@ FAULTS = [
         r"has scale tensor\(.*: give .* or scale in map_query",
     ),
     ("scorer", WITH_WEIGHT, NO_RESET),
+    ("scorer", f"{WITH_WEIGHT}\ndef reset_parameters(self): pass", r"has w, which reset_parameters does not set"),
+    (
+        "scorer",
+        f"{INIT}    self.register_buffer('w', torch.ones(3), persistent=False)",
+        r"has w, which reset_parameters does not set",
+    ),
+    (
+        "scorer",
+        f"{INIT}    self.w = torch.ones(self.head_dim)",
+        r"keeps a tensor in its attribute 'w', .* register_buffer, and",
+    ),
+    ("normalizer", f"{NORMALIZER}scores\n{INIT}    self.w = torch.ones(3)", r"keeps a tensor in its attribute 'w'"),
+    ("scorer", "def map_key(self, key, at): exit(3)", r"fails on 7 tokens: SystemExit: 3 \({file}:9\)$"),
+    ("scorer", "def map_key(self, key, at): return key[:, :, :4]", r"gives float32 \[2, 4, 4, 64\] from map_key"),
     ("normalizer", f"{NORMALIZER}scores\n{WITH_WEIGHT}", NO_RESET),
-    ("normalizer", f"{NORMALIZER}scores.sum(-1)", r"gives float32 \[2, 4, 3\] from forward: .*float32 \[B, H, Q, K\]"),
-    ("normalizer", f"{NORMALIZER}scores * allowed", r"fails on 3 tokens: TypeError: "),
+    ("normalizer", f"{NORMALIZER}scores.sum(-1)", r"gives float32 \[2, 4, 7\] from forward: .*float32 \[B, H, Q, K\]"),
+    ("normalizer", f"{NORMALIZER}scores * allowed", r"fails on 7 tokens: TypeError: "),
     (
         "normalizer",
         "def forward(self, scores, allowed): return scores",
@@ -116,13 +130,13 @@ FAULTS = [
     (
         "pattern",
         "def allowed(self, query, key): return query - key",
-        r"gives int64 \[3, 2\] from allowed: .* bool \[Q, K\]",
+        r"gives int64 \[7, 5\] from allowed: .* bool \[Q, K\]",
     ),
     ("pattern", "def allowed(self, query, key): return None", r"gives None from allowed"),
     (
         "position",
         "def embed(self, positions): return positions",
-        r"gives int64 \[2, 3\] from embed: .* here \[2, 3, 256\]",
+        r"gives int64 \[2, 7\] from embed: .* here \[2, 7, 256\]",
     ),
     (
         "position",

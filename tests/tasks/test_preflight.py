@@ -191,3 +191,24 @@ def test_questions_about_one_text_stay_together(tmp_path: Path) -> None:
     train, held_out = ({example["text"] for example in examples[split]} for split in ("train", "held_out"))
     assert len(held_out) == 3
     assert not train & held_out
+
+
+def test_labels_with_more_digits_than_python_counts_with_are_labels(tmp_path: Path) -> None:
+    huge = "9" * 5000
+    rows = [{"text": f"text {number}", "label": [huge, "10", "9"][number % 3]} for number in range(30)]
+    path = write(tmp_path / "a.jsonl", *rows)
+    task = make_task(TaskConfig(), ExamplesConfig(source=path))
+    load_examples(task, ExamplesConfig(source=path))
+    assert task.names() == ["9", "10", huge]
+    config = ExamplesConfig(source=path)
+    with pytest.raises(UsageError, match=r"column 'label' holds '9+ …, no whole number below 2"):
+        load_examples(make_task(TaskConfig(label_names=["a", "b"]), config), config)
+
+
+def test_a_word_is_text_that_utf_8_can_hold(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"words": ["a\\ud800", "b"], "tags": ["O", "O"]}\n')
+    config = ExamplesConfig(source=str(path), text_column="words")
+    task = make_task(TaskConfig(name="token_classification", label_column="tags"), config)
+    with pytest.raises(UsageError, match=r"a\.jsonl:1: column 'words' holds half of a surrogate pair"):
+        load_examples(task, config)

@@ -66,7 +66,7 @@ def make_run(moment: str, output_dir: Path) -> None:
 def ending_of(job: Callable[[], None], *, stop: bool = False) -> int:
     """Do a job in a process of its own, forked because torch takes seconds to import: its exit code or -signal.
 
-    `stop`: it gets a SIGTERM once it has said something: the first step that is logged is done.
+    `stop`: it gets a SIGTERM once the first step that is logged is done.
     """
     reader, writer = os.pipe()
     child = os.fork()
@@ -76,8 +76,8 @@ def ending_of(job: Callable[[], None], *, stop: bool = False) -> int:
         sys.exit(0)
     os.close(writer)
     with os.fdopen(reader) as said:
-        said.readline()
         if stop:
+            next(line for line in said if line.startswith("step"))
             os.kill(child, signal.SIGTERM)
         said.read()
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
