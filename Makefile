@@ -21,6 +21,7 @@ CLASSIFIER := configs/finetune/classification.yaml
 .DELETE_ON_ERROR:
 
 setup: $(READY)
+	@echo 'Ready: source .venv/bin/activate'
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "attnkit needs Python 3.11 or newer: make PYTHON=python3.12")'
