@@ -244,7 +244,7 @@ def finish(prepared: Prepared, result: TrainResult, *, model: PreTrainedModel, j
     save_result(prepared.run, model, tokenizer=prepared.tokenizer, summary=summary)
     for split, found in judged.items():
         path = folder / PREDICTIONS / f"{split}.jsonl"
-        write_predictions(path, task, examples=found.examples, answers=found.answers)
+        write_predictions(path, task, examples=found.examples, answers=found.answers, setting="training.output_dir")
     plot_report(folder / REPORT, task, judged["held_out"])
     plot_loss(folder / LOG, folder / LOSS_CURVE, unit="nats per label")
     write_page(folder, summary, said=say(summary))

@@ -95,10 +95,15 @@ def judge(
     return Judged(examples=examples, answers=answers, figures={"loss": loss / labels, **task.score(examples, answers)})
 
 
-def write_predictions(path: Path, task: Task, *, examples: Sequence[Example], answers: Sequence[Answer]) -> None:
-    """One line of JSON per example: what was asked, what is true (`gold`, where it is known) and what is predicted."""
+def write_predictions(
+    path: Path, task: Task, *, examples: Sequence[Example], answers: Sequence[Answer], setting: str
+) -> None:
+    """One line of JSON per example: what was asked, what is true (`gold`, where it is known) and what is predicted.
+
+    `setting` is the one that says where the file is.
+    """
     fields = task.fields()
-    with writing(path):
+    with writing(path, setting=setting):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as unfinished, unfinished.open("w", encoding="utf-8") as file:
             for example, answer in zip(examples, answers, strict=True):

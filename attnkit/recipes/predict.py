@@ -63,7 +63,7 @@ def predict(run: PredictRun) -> str:
     )
     answers = task.answers(examples, rows=rows, outcomes=outcomes)
     path = Path(run.output) if run.output is not None else folder / PREDICTIONS / "new.jsonl"
-    on_main(accelerator, lambda: write_predictions(path, task, examples=examples, answers=answers))
+    on_main(accelerator, lambda: write_predictions(path, task, examples=examples, answers=answers, setting="output"))
     accelerator.end_training()
     notes = task.notes(rows, sequence_length=length)
     return "\n".join([f"predictions   {len(examples):,} in {path}", *(f"cut           {note}" for note in notes)])

@@ -31,7 +31,7 @@ def make_tokenizer(run: TokenizerRun) -> str:
     tokenizer = train_tokenizer(
         texts, run.tokenizer, model_max_length=run.data.sequence_length, extra_tokens=extra_tokens
     )
-    with writing(folder), filling(folder, setting="output_dir") as staging:
+    with writing(folder, setting="output_dir"), filling(folder, setting="output_dir") as staging:
         tokenizer.save_pretrained(staging)
         seal(staging)
     num_tokens = sum(len(ids) for ids in tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"])

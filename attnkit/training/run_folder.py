@@ -101,11 +101,11 @@ def open_output_folder(output_dir: str | Path, *, overwrite: bool) -> Path:
 
 
 @contextmanager
-def writing(path: str | Path) -> Iterator[None]:
-    """Turn what a full, read-only or missing disk raises into a `UsageError` that names the path."""
+def writing(path: str | Path, *, setting: str = "training.output_dir") -> Iterator[None]:
+    """Turn what a full, read-only or missing disk raises into a `UsageError` that names the path, and its setting."""
     try:
         yield
     except Exception as error:
         if not is_of_disk(error):
             raise
-        raise UsageError(f"cannot write {path}: {error}; free space or choose another training.output_dir") from error
+        raise UsageError(f"cannot write {path}: {error}; free space or choose another {setting}") from error

@@ -94,7 +94,8 @@ def test_a_full_disk_is_one_line(verb: str, config: Path, finished: Path, text: 
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert (code, len(errors)) == (2, 1)
-    assert re.search(r"cannot write .*new: .*File too large.*; free space or choose another", errors[0])
+    setting = {"export": "target", "prepare": "folder", "tokenizer": "output_dir"}[verb]
+    assert re.search(rf"cannot write .*new: .*File too large.*; free space or choose another {setting}$", errors[0])
     assert [path.name for path in tmp_path.iterdir() if "new" in path.name] == []
 
 
