@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from attnkit.attention import scorers
 from attnkit.models.checks import all_parts
+from attnkit.models.configuration_attnkit import AttnKitConfig
 
 CARD, TRAINING, LOAD = "README.md", "## Training", "## Load"
 
@@ -68,16 +69,15 @@ def describe(model: PreTrainedModel) -> dict[str, Any]:
     layers = f"{config.num_hidden_layers}"
     if config.is_encoder_decoder:
         layers = f"{config.num_hidden_layers} of the encoder, {config.num_decoder_layers} of the decoder"
-    shared = (
-        "" if config.num_key_value_heads == config.num_attention_heads else f", {config.num_key_value_heads} for keys"
-    )
+    stacks = [config.get_text_config(decoder=decoder) for decoder in (False, True)]
+    heads, inner = (list(dict.fromkeys(sizes)) for sizes in (map(heads_of, stacks), map(inner_of, stacks)))
     return {
         "architecture": config.architecture,
         "parameters": model.num_parameters(),
         "layers": layers,
         "hidden_size": config.hidden_size,
-        "heads": f"{config.num_attention_heads} of width {config.head_dim}{shared}",
-        "intermediate_size": f"{config.intermediate_size}, {config.hidden_act}" + ", gated" * config.gated_activation,
+        "heads": "; in the decoder ".join(heads),
+        "intermediate_size": "; in the decoder ".join(inner),
         "vocab_size": config.vocab_size,
         "max_position_embeddings": config.max_position_embeddings,
         "scorer": per_layer(config.own_scorers()),
@@ -87,6 +87,18 @@ def describe(model: PreTrainedModel) -> dict[str, Any]:
         "position": part(config.position, config.position_options),
         "norm": f"{config.norm}, {config.norm_position}",
     }
+
+
+def heads_of(config: AttnKitConfig) -> str:
+    """The heads of one stack."""
+    shared = config.num_key_value_heads != config.num_attention_heads
+    keys = f", {config.num_key_value_heads} for keys" if shared else ""
+    return f"{config.num_attention_heads} of width {config.head_dim}{keys}"
+
+
+def inner_of(config: AttnKitConfig) -> str:
+    """The feed-forward layer of one stack."""
+    return f"{config.intermediate_size}, {config.hidden_act}" + ", gated" * config.gated_activation
 
 
 def per_layer(parts: list[tuple[str, dict[str, Any]]]) -> str:

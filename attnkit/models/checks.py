@@ -16,6 +16,13 @@ from attnkit.errors import UsageError, nearest
 SHAPE = {"num_heads", "num_key_value_heads", "head_dim", "max_positions", "hidden_size", "causal"}
 COUNTS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim")
 COUNTS += ("intermediate_size", "max_position_embeddings")
+DECODER_SIZES = {
+    "num_attention_heads": "num_decoder_attention_heads",
+    "num_key_value_heads": "num_decoder_key_value_heads",
+    "head_dim": "decoder_head_dim",
+    "intermediate_size": "decoder_intermediate_size",
+}
+"""Sizes of the encoder, or of the only stack, and of the decoder of two."""
 LARGEST = 1e12  # of an option, and the least is its reciprocal: their squares are still numbers in fp32
 NOT_NEGATIVE = ("initializer_range", "norm_eps", "type_vocab_size")
 FACTORS = ("embedding_scale", "residual_scale", "output_scale")
@@ -34,7 +41,7 @@ def check(config: Any) -> None:
 
 def shape_problems(config: Any) -> Iterator[str]:
     """Sizes that cannot be, and fields that do not go with the architecture."""
-    for key in COUNTS:
+    for key in (*COUNTS, *DECODER_SIZES.values()):
         if getattr(config, key) is not None and not 1 <= getattr(config, key) < 2**31:
             bound = "at least 1" if getattr(config, key) < 1 else f"at most {2**31 - 1}"
             yield f"{key} must be {bound}, not {getattr(config, key)}"
@@ -52,18 +59,12 @@ def shape_problems(config: Any) -> Iterator[str]:
             yield f"{key} must be a finite number, not {getattr(config, key)}"
     if config.pad_token_id is not None and not 0 <= config.pad_token_id < config.vocab_size:
         yield f"pad_token_id must be at least 0 and less than vocab_size {config.vocab_size}, not {config.pad_token_id}"
-    if config.head_dim is None:
-        yield (
-            f"hidden_size {config.hidden_size} is no multiple of num_attention_heads {config.num_attention_heads}: "
-            "change one of them, or give head_dim"
-        )
-    if config.num_attention_heads % config.num_key_value_heads:
-        yield (
-            f"num_attention_heads {config.num_attention_heads} is no multiple of num_key_value_heads "
-            f"{config.num_key_value_heads}: give a divisor of it"
-        )
-    if config.sharing in ("query_key", "all") and config.num_attention_heads != config.num_key_value_heads:
-        yield f"sharing {config.sharing!r} needs num_key_value_heads equal to num_attention_heads"
+    yield from head_problems(config, "num_attention_heads", "num_key_value_heads", "head_dim")
+    if config.is_encoder_decoder:
+        yield from head_problems(config, *list(DECODER_SIZES.values())[:3])
+    for key in DECODER_SIZES.values():
+        if not config.is_encoder_decoder and getattr(config, key) is not None:
+            yield f"{key} is for architecture 'encoder-decoder', not {config.architecture!r}"
     if config.is_encoder_decoder != (config.num_decoder_layers is not None):
         yield f"num_decoder_layers is for architecture 'encoder-decoder', not {config.architecture!r}"
     elif config.num_decoder_layers is not None and config.num_decoder_layers < 1:
@@ -90,6 +91,20 @@ def shape_problems(config: Any) -> Iterator[str]:
         yield f"unknown hidden_act {config.hidden_act!r}: {nearest(config.hidden_act, ACT2FN)}"
 
 
+def head_problems(config: Any, heads_key: str, keys_key: str, width_key: str) -> Iterator[str]:
+    """Numbers of heads of one stack that do not divide."""
+    heads, keys, width = (getattr(config, key) for key in (heads_key, keys_key, width_key))
+    if width is None:
+        yield (
+            f"hidden_size {config.hidden_size} is no multiple of {heads_key} {heads}: "
+            f"change one of them, or give {width_key}"
+        )
+    if heads % keys:
+        yield f"{heads_key} {heads} is no multiple of {keys_key} {keys}: give a divisor of it"
+    if config.sharing in ("query_key", "all") and heads != keys:
+        yield f"sharing {config.sharing!r} needs {keys_key} equal to {heads_key}"
+
+
 def names_options(entry: dict[str, Any]) -> bool:
     """Whether an entry maps one name to its options."""
     return len(entry) == 1 and all(options is None or isinstance(options, dict) for options in entry.values())
@@ -97,22 +112,41 @@ def names_options(entry: dict[str, Any]) -> bool:
 
 def part_problems(config: Any) -> Iterator[str]:
     """Unknown names and options, in every family of parts, and parts of the user's own that do not work."""
-    heads = {"num_heads": config.num_attention_heads, "head_dim": config.head_dim}
-    keys = {"num_key_value_heads": config.num_key_value_heads, "max_positions": config.max_position_embeddings}
-    for name, options in config.own_scorers():
+    yield from problems_of_stack(config, range(config.num_hidden_layers))
+    if not config.is_encoder_decoder:
+        return
+    sizes = config.get_text_config(decoder=True)
+    yield from problems_of_stack(sizes, range(config.num_hidden_layers, config.num_all_layers))
+    key = "scorer" if config.cross_scorer is None else "cross_scorer"
+    name, options = config.scorer_of_cross_attention(0)
+    yield from problems_of_part(key, scorers, name, options, head_shape(sizes) | key_shape(sizes))
+
+
+def problems_of_stack(config: Any, depths: range) -> Iterator[str]:
+    """The same of one stack, whose sizes the configuration has, and the layers of these depths."""
+    heads, keys = head_shape(config), key_shape(config)
+    for depth in depths if config.layer_scorers else depths[:1]:
+        name, options = config.scorer_of_layer(depth)
         yield from problems_of_part(layer_key(config, "scorer"), scorers, name, options, heads | keys)
-    if config.is_encoder_decoder:
-        key = "scorer" if config.cross_scorer is None else "cross_scorer"
-        name, options = config.scorer_of_cross_attention(0)
-        yield from problems_of_part(key, scorers, name, options, heads | keys)
     yield from problems_of_part(
         "normalizer", normalizers, config.normalizer, config.normalizer_options, {"num_heads": heads["num_heads"]}
     )
-    for name, options in config.all_patterns():
+    for depth in depths if config.layer_patterns else depths[:1]:
+        name, options = config.pattern_of_layer(depth)
         shape = shape_of_pattern(name, **heads)
         yield from problems_of_part(layer_key(config, "pattern"), patterns, name, options, shape)
     stack = {"hidden_size": config.hidden_size, "causal": config.architecture == "decoder"}
     yield from problems_of_part("position", positions, config.position, config.position_options, heads | keys | stack)
+
+
+def head_shape(config: Any) -> dict[str, int]:
+    """What parts know of the heads of queries."""
+    return {"num_heads": config.num_attention_heads, "head_dim": config.head_dim}
+
+
+def key_shape(config: Any) -> dict[str, int]:
+    """What parts know of keys."""
+    return {"num_key_value_heads": config.num_key_value_heads, "max_positions": config.max_position_embeddings}
 
 
 def layer_key(config: Any, family: str) -> str:

@@ -57,6 +57,15 @@ class AttnKitConfig(PreTrainedConfig):
     """Width of a head; null for `hidden_size` / `num_attention_heads`."""
     intermediate_size: int | None = None
     """Inner width of the feed-forward layer; null for 4 · `hidden_size`."""
+    num_decoder_attention_heads: int | None = None
+    """Heads of queries in the decoder of an `encoder-decoder`; null for as many as the encoder has."""
+    num_decoder_key_value_heads: int | None = None
+    """Heads of keys and values there; null for one per query head if the decoder has a number of its own, or else as in
+    the encoder. The same holds of `decoder_head_dim`."""
+    decoder_head_dim: int | None = None
+    """Width of a head there; null for `hidden_size` / `num_decoder_attention_heads`, or as in the encoder."""
+    decoder_intermediate_size: int | None = None
+    """Inner width of the feed-forward layer there; null for that of the encoder."""
     hidden_act: str = "gelu"
     """Activation of the feed-forward layer, a name that transformers knows: gelu, relu, silu …"""
     gated_activation: bool = False
@@ -175,6 +184,8 @@ class AttnKitConfig(PreTrainedConfig):
             self.head_dim = self.hidden_size // self.num_attention_heads
         if self.intermediate_size is None:
             self.intermediate_size = 4 * self.hidden_size
+        if self.is_encoder_decoder:
+            self.fill_decoder_sizes()
         if self.embedding_norm is None:
             self.embedding_norm = self.norm_position == "post"
         if self.final_norm is None:
@@ -189,6 +200,20 @@ class AttnKitConfig(PreTrainedConfig):
             self.pooling = "last" if self.architecture != "encoder" else "first" if self.pooler else "mean"
         super().__post_init__(**kwargs)
         check(self)  # here rather than in a validator of huggingface_hub, which would wrap the one line in two
+
+    def fill_decoder_sizes(self) -> None:
+        """The sizes of the decoder that were not given."""
+        if self.decoder_intermediate_size is None:
+            self.decoder_intermediate_size = self.intermediate_size
+        heads, keys, width = self.num_attention_heads, self.num_key_value_heads, self.head_dim
+        if self.num_decoder_attention_heads is not None:
+            heads = keys = self.num_decoder_attention_heads
+            width = self.hidden_size // heads if heads > 0 and self.hidden_size % heads == 0 else None
+        self.num_decoder_attention_heads = heads
+        if self.num_decoder_key_value_heads is None:
+            self.num_decoder_key_value_heads = keys
+        if self.decoder_head_dim is None:
+            self.decoder_head_dim = width
 
     @property
     def base_model_tp_plan(self) -> dict[str, str] | None:
@@ -211,11 +236,16 @@ class AttnKitConfig(PreTrainedConfig):
         return self.num_hidden_layers + (self.num_decoder_layers or 0)
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "AttnKitConfig":
-        """What transformers builds a cache from: for the decoder of two stacks, `num_hidden_layers` are its own."""
+        """What a stack, and transformers' cache, is built from: for the decoder of two stacks, with its own sizes in
+        the places of the encoder's."""
         if not decoder or encoder or not self.is_encoder_decoder:
             return self
         config = copy.deepcopy(self)
         config.num_hidden_layers = self.num_decoder_layers
+        config.num_attention_heads = self.num_decoder_attention_heads
+        config.num_key_value_heads = self.num_decoder_key_value_heads
+        config.head_dim = self.decoder_head_dim
+        config.intermediate_size = self.decoder_intermediate_size
         return config
 
     def scorer_of_layer(self, layer_idx: int) -> tuple[str, dict[str, Any]]:

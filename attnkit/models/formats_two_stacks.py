@@ -40,21 +40,14 @@ def marian_body(_: AttnKitConfig) -> dict[str, Rule]:
 
 
 def read_marian(config: Any) -> dict[str, Any]:
-    for ours, one, other in (
-        ("vocab_size", "vocab_size", "decoder_vocab_size"),
-        ("num_attention_heads", "encoder_attention_heads", "decoder_attention_heads"),
-        ("intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim"),
-    ):
-        if getattr(config, one) != getattr(config, other):
-            raise UsageError(f"marian: {one} and {other} differ, and {ours} is one field here")
+    if config.vocab_size != config.decoder_vocab_size:
+        raise UsageError("marian: vocab_size and decoder_vocab_size differ, and vocab_size is one field here")
     return {"embedding_scale": math.sqrt(config.d_model) if config.scale_embedding else 1.0}
 
 
 def write_marian(config: AttnKitConfig) -> dict[str, Any]:
     return {
         "decoder_vocab_size": config.vocab_size,
-        "decoder_attention_heads": config.num_attention_heads,
-        "decoder_ffn_dim": config.intermediate_size,
         "scale_embedding": config.embedding_scale != 1,
         "forced_eos_token_id": None,
     }
@@ -88,7 +81,9 @@ MARIAN = Format(
         num_hidden_layers="encoder_layers",
         num_decoder_layers="decoder_layers",
         num_attention_heads="encoder_attention_heads",
+        num_decoder_attention_heads="decoder_attention_heads",
         intermediate_size="encoder_ffn_dim",
+        decoder_intermediate_size="decoder_ffn_dim",
         hidden_act="activation_function",
         hidden_dropout="dropout",
         initializer_range="init_std",

@@ -45,8 +45,9 @@ def stacks_of(config: Any) -> list[str]:
 
 def tensor_obstacle(config: Any, num_processes: int = 1) -> str | None:
     """Why the heads of a model cannot be divided among processes; None where they can."""
-    if config.num_key_value_heads % num_processes:
-        return f"num_key_value_heads {config.num_key_value_heads} is no multiple of {num_processes} processes"
+    for key in ("num_key_value_heads", "num_decoder_key_value_heads"):
+        if (vars(config)[key] or 0) % num_processes:
+            return f"{key} {vars(config)[key]} is no multiple of {num_processes} processes"
     for name, _ in config.all_scorers():
         if issubclass(scorers[name], PairwiseScorer):
             return f"scorer {name!r} reads its parameters once more in the backward pass, when they are not at hand"
@@ -67,12 +68,12 @@ def tensor_plan(config: Any) -> dict[str, str] | None:
         return None
     plan: dict[str, str] = {}
     for stack in stacks_of(config):
-        layer = f"{stack}.layers.*"
+        layer, sizes = f"{stack}.layers.*", config.get_text_config(decoder=stack == "decoder")
         plan[f"{stack}.embeddings.tokens"] = "embedding_rowwise"
-        plan |= attention_plan(f"{layer}.attention", config, config.sharing, config.own_scorers())
+        plan |= attention_plan(f"{layer}.attention", sizes, config.sharing, config.own_scorers())
         if config.is_encoder_decoder and stack == "decoder":
             scorer = config.scorer_of_cross_attention(0)
-            plan |= attention_plan(f"{layer}.cross_attention", config, "separate", [scorer])
+            plan |= attention_plan(f"{layer}.cross_attention", sizes, "separate", [scorer])
         plan |= {f"{layer}.feed_forward.{name}": "colwise" for name in ["gate_proj"] * config.gated_activation}
         plan |= {f"{layer}.feed_forward.up_proj": "colwise", f"{layer}.feed_forward.down_proj": "rowwise"}
     return plan

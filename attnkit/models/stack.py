@@ -148,9 +148,10 @@ class Stack(AttnKitPreTrainedModel):
         self.causal = causal
         self.cross = cross
         self.first_layer = first_layer
-        self.embeddings = Embeddings(config, type_vocab_size=0 if cross else config.type_vocab_size, causal=causal)
+        sizes = config.get_text_config(decoder=cross)
+        self.embeddings = Embeddings(sizes, type_vocab_size=0 if cross else config.type_vocab_size, causal=causal)
         self.layers = nn.ModuleList(
-            Block(config, layer_idx=layer_idx, depth=first_layer + layer_idx, causal=causal, cross=cross)
+            Block(sizes, layer_idx=layer_idx, depth=first_layer + layer_idx, causal=causal, cross=cross)
             for layer_idx in range(num_layers)
         )
         self.norm = build_norm(config) if config.final_norm else None

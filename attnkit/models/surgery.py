@@ -47,8 +47,9 @@ def replace_scorer(
     unknown = [depth for depth in depths if not 0 <= depth < config.num_all_layers]
     if unknown:
         raise UsageError(f"layers {unknown} do not exist: the model has {config.num_all_layers}, counted from 0")
-    options = scorers[scorer].nearest_to_scaled_dot(config.head_dim) | (scorer_options or {})
-    changed = change_config(config, scorer, options, depths)
+    widths = [config.get_text_config(decoder=depth >= config.num_hidden_layers).head_dim for depth in depths]
+    options = [scorers[scorer].nearest_to_scaled_dot(width) | (scorer_options or {}) for width in widths]
+    changed = change_config(config, scorer, dict(zip(depths, options, strict=True)))
     with torch.random.fork_rng():  # the caller's random numbers are not ours to use
         fresh: Any = type(model)(changed)
     other = fresh.to(device=model.device, dtype=model.dtype)
@@ -78,12 +79,12 @@ def replace_scorer(
     return other.train(model.training), change
 
 
-def change_config(config: AttnKitConfig, scorer: str, options: dict[str, Any], depths: list[int]) -> AttnKitConfig:
-    """The configuration with another scorer at some depths."""
-    changes: dict[str, Any] = {"scorer": scorer, "scorer_options": options or None, "layer_scorers": None}
-    if len(depths) < config.num_all_layers:
-        kept = [config.scorer_of_layer(depth) for depth in range(config.num_all_layers)]
-        entries = [(scorer, options) if depth in depths else kept[depth] for depth in range(config.num_all_layers)]
+def change_config(config: AttnKitConfig, scorer: str, options: dict[int, dict[str, Any]]) -> AttnKitConfig:
+    """The configuration with another scorer, with these options, at some depths."""
+    first, depths = next(iter(options.values()), {}), range(config.num_all_layers)
+    changes: dict[str, Any] = {"scorer": scorer, "scorer_options": first or None, "layer_scorers": None}
+    if len(options) < len(depths) or any(given != first for given in options.values()):
+        entries = [(scorer, options[depth]) if depth in options else config.scorer_of_layer(depth) for depth in depths]
         changes = {"layer_scorers": [{name: given} for name, given in entries]}
     elif config.is_encoder_decoder and config.cross_scorer is None:
         changes |= {"cross_scorer": config.scorer, "cross_scorer_options": config.scorer_options}
@@ -102,7 +103,7 @@ def rescale(name: str, attention: Attention, config: AttnKitConfig, *, old: str,
     if power == 0 or config.position == "transformer_xl" or attention.k_proj is None:
         return []  # there the query meets more than keys, or is the key
     for parameter in attention.q_proj.parameters():
-        parameter.mul_(math.sqrt(config.head_dim) ** power)
+        parameter.mul_(math.sqrt(attention.head_dim) ** power)
     return [f"{name}.q_proj.{key}" for key, _ in attention.q_proj.named_parameters()]
 
 

@@ -165,11 +165,11 @@ def closed_formula(config: FilledConfig, batch: Batch, *, head: str, useful: boo
     components: defaultdict[str, Work] = defaultdict(Work)
     pairs = Work()
     cache: dict[str, dict[str, Work]] = {}
-    for depth, (causal, cross) in enumerate(kinds_of_layers(config)):
+    for depth, (stack, causal, cross) in enumerate(kinds_of_layers(config)):
         if config.is_encoder_decoder and not cross and batch.past:
             continue  # the encoder has run
         tokens = batch.target if cross else batch.tokens
-        for name, layer in attention_layers(config, batch, depth=depth, causal=causal, cross=cross, useful=useful):
+        for name, layer in attention_layers(stack, batch, depth=depth, causal=causal, cross=cross, useful=useful):
             if name not in cache:
                 cache[name] = layer.work()
             for part, work in cache[name].items():
@@ -177,7 +177,7 @@ def closed_formula(config: FilledConfig, batch: Batch, *, head: str, useful: boo
                     pairs += work
                 else:
                     components[f"{name.split()[0]}.{part}"] += work
-        size, entries = (config.hidden_size, config.intermediate_size), 2 + config.gated_activation
+        size, entries = (config.hidden_size, stack.intermediate_size), 2 + config.gated_activation
         second = targets(config, batch)
         unread = second and depth == config.num_all_layers - 1  # the first stream, after the last block
         components["feed_forward"] += product(batch.size * tokens, *size, gradients=0 if unread else 2) * entries

@@ -117,8 +117,9 @@ def choose_layout(step: Step, *, rows: int, num_devices: int | None, limit: floa
 
 def divisions(config: AttnKitConfig, num_devices: int, *, rows: int) -> Iterator[tuple[Layout, Recompute]]:
     """All ways to divide a step of a batch of some rows, what talks least first; every rank gets a row."""
-    heads, layers = config.num_key_value_heads or config.num_attention_heads, config.num_hidden_layers
-    widths = (heads, config.num_attention_heads, config.intermediate_size or heads)
+    layers, stacks = config.num_hidden_layers, [config, config.get_text_config(decoder=True)]
+    sizes = [(it.num_key_value_heads, it.num_attention_heads, it.intermediate_size) for it in stacks]
+    widths = [size or 1 for each in sizes for size in each]
     tensors = [it for it in range(1, DEVICES_OF_A_HOUSE + 1) if not any(width % it for width in widths)]
     shapes = [(tensor, stages) for stages in range(1, layers + 1) if layers % stages == 0 for tensor in tensors]
     shapes = [it for it in shapes if num_devices % (it[0] * it[1]) == 0]

@@ -219,8 +219,9 @@ def check_layout(subject: Subject, layout: Layout, *, fragmentation: float) -> N
     if layout.sharding == "none" and layout.data > 1:
         raise UsageError(f"{layout.data} data-parallel ranks need a sharding: ddp, zero1, zero2, zero3 or fsdp")
     config = subject.ours
-    if config is not None and config.num_key_value_heads % layout.tensor:
-        raise UsageError(f"tensor {layout.tensor} does not divide {config.num_key_value_heads} key-value heads")
+    for keys in [] if config is None else [config.num_key_value_heads, config.num_decoder_key_value_heads or 0]:
+        if keys % layout.tensor:
+            raise UsageError(f"tensor {layout.tensor} does not divide {keys} key-value heads")
     if layout.pipeline > subject.config.num_hidden_layers:
         raise UsageError(f"pipeline {layout.pipeline} is more than {subject.config.num_hidden_layers} layers")
 
@@ -284,24 +285,24 @@ def kv_cache_bytes(subject: Subject, setting: Setting) -> int:
         per_token = 2 * heads * width * subject.config.num_hidden_layers
         return per_token * setting.batch_size * setting.seq_len * setting.dtype.itemsize
     numbers = 0
-    for depth, (causal, cross) in enumerate(kinds_of_layers(config)):
+    for depth, (stack, causal, cross) in enumerate(kinds_of_layers(config)):
         if causal:
             tokens = setting.target_len if cross else setting.seq_len
-            numbers += tokens * cached_width(config, config.scorer_of_layer(depth), in_layer=True)
+            numbers += tokens * cached_numbers(stack, config.scorer_of_layer(depth), in_layer=True)
         if cross:
-            numbers += setting.seq_len * cached_width(config, config.scorer_of_cross_attention(depth), in_layer=False)
-    return setting.batch_size * config.num_key_value_heads * numbers * setting.dtype.itemsize
+            numbers += setting.seq_len * cached_numbers(stack, config.scorer_of_cross_attention(depth), in_layer=False)
+    return setting.batch_size * numbers * setting.dtype.itemsize
 
 
-def cached_width(config: FilledConfig, scorer: tuple[str, dict], *, in_layer: bool) -> int:
-    """Numbers per token and key-value head: the mapped key, the distance's columns and the value."""
+def cached_numbers(config: FilledConfig, scorer: tuple[str, dict], *, in_layer: bool) -> int:
+    """Numbers per token: the mapped key, the distance's columns and the value, of each key-value head."""
     shape = (1, config.num_key_value_heads, 1, config.head_dim)
     part = build_scorer(config, *scorer)
     width = cost_of(lambda it: part.map_key(it, places(0, 1)), *shape).width + config.head_dim
     if in_layer:
         position = build_position(config, causal=True, in_layer=True)
         width += cost_of(lambda it: position.map_key(places(0, 1), it.dtype), *shape).width
-    return width
+    return config.num_key_value_heads * width
 
 
 def textbook_activations(subject: Subject, setting: Setting, *, tensor: int = 1) -> int:

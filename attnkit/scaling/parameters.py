@@ -6,6 +6,7 @@ vocabulary.
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import cast
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -59,8 +60,8 @@ def closed_formula(config: FilledConfig, *, head: str) -> ParameterCount:
     Only what a scorer, normalizer, pattern or position holds is asked of that part, on the meta device.
     """
     layers = [
-        layer_parameters(config, depth=depth, causal=causal, cross=cross)
-        for depth, (causal, cross) in enumerate(kinds_of_layers(config))
+        layer_parameters(stack, depth=depth, causal=causal, cross=cross)
+        for depth, (stack, causal, cross) in enumerate(kinds_of_layers(config))
     ]
     components = Counter(embedding_parameters(config))
     for layer in layers:
@@ -75,24 +76,31 @@ def closed_formula(config: FilledConfig, *, head: str) -> ParameterCount:
     return ParameterCount(components=present, layers=layers, body=body, active=components.total())
 
 
-def kinds_of_layers(config: FilledConfig) -> list[tuple[bool, bool]]:
-    """Whether each layer is causal and whether it has cross attention, the encoder's layers first."""
+def kinds_of_layers(config: FilledConfig) -> list[tuple[FilledConfig, bool, bool]]:
+    """The config with the sizes of each layer, whether it is causal and whether it has cross attention, the encoder's
+    layers first."""
+    first = (config, config.architecture == "decoder", False)
     if not config.is_encoder_decoder:
-        return [(config.architecture == "decoder", False)] * config.num_hidden_layers
-    return [(False, False)] * config.num_hidden_layers + [(True, True)] * (config.num_decoder_layers or 0)
+        return [first] * config.num_hidden_layers
+    return [first] * config.num_hidden_layers + [(decoder_of(config), True, True)] * (config.num_decoder_layers or 0)
+
+
+def decoder_of(config: FilledConfig) -> FilledConfig:
+    """The config with the sizes of its decoder."""
+    return cast(FilledConfig, config.get_text_config(decoder=True))
 
 
 def embedding_parameters(config: FilledConfig) -> dict[str, int]:
     """V·d for each input embedding that is not shared, and what types and positions hold."""
     width, two = config.hidden_size, config.is_encoder_decoder
     tables = 2 if two and not config.share_encoder_decoder_embeddings else 1
-    stacks = [config.architecture == "decoder"] + [True] * two  # causal or not
+    stacks = [(config, config.architecture == "decoder")] + [(decoder_of(config), True)] * two  # causal or not
     return {
         "embeddings.tokens": tables * config.vocab_size * width,
         "embeddings.types": config.type_vocab_size * width,
         "embeddings.target": config.two_stream * len(stacks) * width,
         "embeddings.positions": sum(
-            num_parameters(build_position(config, causal=causal, in_layer=False)) for causal in stacks
+            num_parameters(build_position(stack, causal=causal, in_layer=False)) for stack, causal in stacks
         ),
     }
 

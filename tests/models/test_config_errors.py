@@ -38,6 +38,16 @@ MISTAKES = {
     "is no multiple of num_attention_heads": {"hidden_size": 30},
     "give a divisor of it": {"num_key_value_heads": 3},
     "num_attention_heads must be at least 1": {"num_attention_heads": 0},
+    "is no multiple of num_decoder_attention_heads 3: change one of them, or give decoder_head_dim": {
+        "architecture": "encoder-decoder",
+        "num_decoder_attention_heads": 3,
+    },
+    "num_decoder_attention_heads 4 is no multiple of num_decoder_key_value_heads 3: give a divisor of it": {
+        "architecture": "encoder-decoder",
+        "num_decoder_key_value_heads": 3,
+    },
+    "decoder_intermediate_size must be at least 1": {"architecture": "encoder-decoder", "decoder_intermediate_size": 0},
+    "decoder_intermediate_size is for architecture 'encoder-decoder', not 'decoder'": {"decoder_intermediate_size": 8},
     "position 't5' needs num_buckets of at least 4 and max_distance of more than half of them": {
         "position": "t5",
         "position_options": {"num_buckets": 3},

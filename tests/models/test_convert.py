@@ -43,9 +43,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "encoder_layers": 2,
         "decoder_layers": 3,
         "encoder_attention_heads": 5,
-        "decoder_attention_heads": 5,
+        "decoder_attention_heads": 3,
         "encoder_ffn_dim": 17,
-        "decoder_ffn_dim": 17,
+        "decoder_ffn_dim": 11,
         "max_position_embeddings": 40,
         "decoder_start_token_id": 0,
         "forced_eos_token_id": 2,
@@ -259,8 +259,8 @@ def test_a_checkpoint_folder_is_imported(tmp_path: Any) -> None:
 def test_what_has_no_field_is_refused() -> None:
     with pytest.raises(UsageError, match="scale_attn_by_inverse_layer_idx True has no counterpart"):
         from_hf(build("GPT2Model", scale_attn_by_inverse_layer_idx=True))
-    with pytest.raises(UsageError, match="encoder_ffn_dim and decoder_ffn_dim differ"):
-        from_hf(build("MarianModel", decoder_ffn_dim=18))
+    with pytest.raises(UsageError, match="vocab_size and decoder_vocab_size differ"):
+        from_hf(build("MarianModel", decoder_vocab_size=54))
     with pytest.raises(UsageError, match="roberta: hidden_act 'relu' has no counterpart, only 'gelu' has one"):
         from_hf(build("RobertaForMaskedLM", hidden_act="relu"))
     assert from_hf(build("RobertaForTokenClassification", hidden_act="relu")).config.hidden_act == "relu"

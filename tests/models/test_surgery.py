@@ -53,6 +53,15 @@ def test_an_imported_model_gets_a_bilinear_score() -> None:
     assert not change.dropped
 
 
+def test_heads_of_two_widths_start_as_near_as_each_can() -> None:
+    own = {"architecture": "encoder-decoder", "num_decoder_attention_heads": 2, "position": "none"}
+    model = train_a_little(AttnKitForSeq2SeqLM(AttnKitConfig(**SIZES, **own)))
+    other, change = replace_scorer(model, "gaussian")
+    options = [next(iter(entry.values())) for entry in other.config.layer_scorers]
+    assert options == [scorers["gaussian"].nearest_to_scaled_dot(width) for width in (6, 6, 6, 12, 12, 12)]
+    assert max(change.score_difference.values()) < 1
+
+
 @pytest.mark.parametrize("name", sorted(scorers))
 def test_every_scorer_takes_the_place_of_another(name: str) -> None:
     model = train_a_little(AttnKitForCausalLM(AttnKitConfig(**SIZES, position="none", scorer="scaled_dot")))

@@ -15,6 +15,13 @@ HEADS = {
     "encoder-decoder": ["none", "seq2seq_lm", "sequence_classification", "question_answering"],
 }
 
+DECODER_SIZES = {
+    "num_decoder_attention_heads": st.sampled_from([1, 2, 3]),
+    "num_decoder_key_value_heads": st.just(1),
+    "decoder_head_dim": st.sampled_from([4, 10]),
+    "decoder_intermediate_size": st.integers(1, 40),
+}
+
 
 def values(name: str, hint: Any) -> st.SearchStrategy[Any]:
     """Values of one option of a part."""
@@ -74,6 +81,7 @@ def configs(draw: st.DrawFn) -> tuple[AttnKitConfig, str]:
     fields |= {name: draw(st.booleans()) for name in switches}
     if architecture == "encoder-decoder":
         fields["num_decoder_layers"] = draw(st.integers(1, 3))
+        fields |= {name: draw(st.none() | size) for name, size in DECODER_SIZES.items()}
         if draw(st.booleans()):
             fields["cross_scorer"], fields["cross_scorer_options"] = draw(part(scorers))
     layers = fields["num_hidden_layers"] + fields.get("num_decoder_layers", 0)
@@ -91,7 +99,9 @@ def configs(draw: st.DrawFn) -> tuple[AttnKitConfig, str]:
 
 def mended(fields: dict[str, Any]) -> dict[str, Any]:
     """The same fields without what cannot go together: each change is one that an error of the config asks for."""
-    if fields["num_attention_heads"] != fields["num_key_value_heads"] and fields["sharing"] in ("query_key", "all"):
+    grouped = fields["num_attention_heads"] != fields["num_key_value_heads"]
+    grouped = grouped or fields.get("num_decoder_key_value_heads") or fields.get("num_decoder_attention_heads")
+    if grouped and fields["sharing"] in ("query_key", "all"):
         fields["sharing"] = "separate"
     if fields["norm_position"] == "post":
         fields["parallel_residual"] = False

@@ -219,6 +219,13 @@ def test_the_cache_holds_mapped_keys_and_values() -> None:
     assert estimate.gradients == estimate.optimizer == 0
 
 
+def test_the_cache_of_a_decoder_with_heads_of_its_own() -> None:
+    own = {"num_decoder_layers": 2, "num_decoder_attention_heads": 4, "num_decoder_key_value_heads": 2}
+    config = AttnKitConfig(**SMALL, **own, architecture="encoder-decoder", position="none")
+    estimate = estimate_memory(config, batch_size=3, seq_len=20, target_len=7, training=False)
+    assert estimate.kv_cache == 3 * (20 + 7) * 2 * 2 * 2 * config.decoder_head_dim * 4
+
+
 def test_models_of_transformers() -> None:
     small = {"num_hidden_layers": 5, "hidden_size": 32, "vocab_size": 99}
     for config in (
