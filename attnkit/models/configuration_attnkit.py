@@ -154,8 +154,8 @@ class AttnKitConfig(PreTrainedConfig):
     pooling: Literal["first", "mean", "last", "eos"] | None = None
     """That state: of the first token, the mean of the real ones, of the last real one, or of the last end of text;
     null for the first with a pooler, else the mean in an encoder and the last in a decoder."""
-    mlm_transform: bool = True
-    """linear, activation, norm before the output embedding of a masked language model."""
+    output_transform: bool | None = None
+    """linear, activation, norm before the output embedding; null for that in an encoder of one stream only."""
     tie_word_embeddings: bool = True
     """The input embedding is the output embedding too."""
     share_encoder_decoder_embeddings: bool = True
@@ -194,6 +194,8 @@ class AttnKitConfig(PreTrainedConfig):
             self.attention_output_bias = self.attention_bias
         if self.output_bias is None:
             self.output_bias = self.architecture == "encoder"
+        if self.output_transform is None:
+            self.output_transform = self.architecture == "encoder" and not self.two_stream
         if self.embedding_dropout is None:
             self.embedding_dropout = self.hidden_dropout
         if self.pooling is None:

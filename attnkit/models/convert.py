@@ -94,8 +94,8 @@ def to_hf(model: AttnKitPreTrainedModel, format: str) -> PreTrainedModel:  # noq
 def find_class(form: Format, model: AttnKitPreTrainedModel) -> tuple[Head, Any]:
     """The class of transformers for one of our models."""
     for name, head in form.heads.items():
-        architecture = (form.constants | head.fields)["architecture"]
-        if type(model) is head.model_class and model.config.architecture == architecture:
+        fixed = (form.constants | head.fields).get("architecture")
+        if type(model) is head.model_class and fixed in (None, model.config.architecture):
             return head, getattr(transformers, name)
     kind = f"{type(model).__name__} with architecture {model.config.architecture!r}"
     raise UsageError(f"format {form.model_type!r} has no class for {kind}")
@@ -114,7 +114,7 @@ def read_config(form: Format, head: Head, model: PreTrainedModel) -> dict[str, A
     """The fields of our configuration that say what a model of transformers computes."""
     output = model.get_output_embeddings()
     tied = model.config.tie_word_embeddings if output is None else output.weight is input_weight(model)
-    return form.read(model.config, head) | form.observe(model) | head.fields | {"tie_word_embeddings": tied}
+    return form.read(model.config, head) | form.observe(model) | {"tie_word_embeddings": tied}
 
 
 def input_weight(model: PreTrainedModel) -> Tensor:
@@ -127,7 +127,7 @@ def check_function(
     form: Format, head: Head, config: AttnKitConfig, read_back: dict[str, Any], *, unseen: frozenset[str] = frozenset()
 ) -> None:
     """Refuse an export whose configuration, read back, is that of another function."""
-    back = AttnKitConfig(**(read_back | head.fields))
+    back = AttnKitConfig(**read_back)
     kept = set(AttnKitConfig.__annotations__) - NOT_FUNCTION - form.unsaid - head.unused - unseen
     lost = {key: getattr(config, key) for key in sorted(kept) if not same(getattr(config, key), getattr(back, key))}
     if "position_options" in lost and position_facts(config) == position_facts(back):

@@ -115,11 +115,16 @@ class Format:
                     f"{self.model_type}: {key} {getattr(config, key)!r} has no counterpart, only {value!r} has one"
                 )
         named = {ours: getattr(config, theirs) for ours, theirs in self.names.items()}
-        return self.constants | named | self.read_more(config)
+        fields = self.constants | named | self.read_more(config) | head.fields
+        if config.is_encoder_decoder != (fields["architecture"] == "encoder-decoder"):
+            kind = f"{fields['architecture']!r}"
+            raise UsageError(f"{self.model_type}: is_encoder_decoder {config.is_encoder_decoder} is wrong for {kind}")
+        return fields
 
     def write(self, config: AttnKitConfig) -> dict[str, Any]:
         """Their fields for a configuration of ours, as far as they have a word for it."""
-        return {theirs: getattr(config, ours) for ours, theirs in self.names.items()} | self.write_more(config)
+        named = {theirs: getattr(config, ours) for ours, theirs in self.names.items()}
+        return {"is_encoder_decoder": config.is_encoder_decoder} | named | self.write_more(config)
 
 
 SAME_NAMES = (
@@ -134,7 +139,7 @@ SAME_NAMES = (
     "label2id",
     "problem_type",
 )
-LANGUAGE_FIELDS = frozenset({"mlm_transform", "output_bias", "output_scale", "tie_word_embeddings"})
+LANGUAGE_FIELDS = frozenset({"output_transform", "output_bias", "output_scale", "tie_word_embeddings"})
 POOLING_FIELDS = frozenset({"pooler", "pooling"})
 TWO_ENDS = {"num_labels": 2}
 
@@ -149,21 +154,22 @@ def base() -> Head:
     return Head(AttnKitModel, ("", ""), unused=LANGUAGE_FIELDS)
 
 
-def causal_lm(theirs: str) -> Head:
+def causal_lm(theirs: str, rules: str = "lm_head lm_head", *, required: dict[str, Any] | None = None) -> Head:
     """The next token, from a body with the prefix `theirs`."""
-    rules, unused = table("lm_head lm_head"), POOLING_FIELDS | {"mlm_transform"}
-    return Head(language.AttnKitForCausalLM, ("model.", theirs), rules, unused=unused)
+    head = language.AttnKitForCausalLM
+    return Head(head, ("model.", theirs), table(rules), unused=POOLING_FIELDS, required=required or {})
 
 
-def masked_lm(theirs: str, rules: str) -> Head:
+def masked_lm(theirs: str, rules: str, *, required: dict[str, Any] | None = None) -> Head:
     """The masked tokens."""
-    return Head(language.AttnKitForMaskedLM, ("model.", theirs), table(rules), unused=POOLING_FIELDS)
+    head = language.AttnKitForMaskedLM
+    return Head(head, ("model.", theirs), table(rules), unused=POOLING_FIELDS, required=required or {})
 
 
 def seq2seq_lm(theirs: str, **rules: Rule) -> Head:
     """The target's next token."""
-    rules, unused = table("lm_head.weight lm_head.weight") | rules, POOLING_FIELDS | {"mlm_transform"}
-    return Head(language.AttnKitForSeq2SeqLM, ("model.", theirs), rules, unused=unused)
+    rules = table("lm_head.weight lm_head.weight") | rules
+    return Head(language.AttnKitForSeq2SeqLM, ("model.", theirs), rules, unused=POOLING_FIELDS)
 
 
 def sequence_labels(theirs: str, rules: str, *, bias: bool = True) -> Head:

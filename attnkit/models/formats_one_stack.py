@@ -27,18 +27,18 @@ from attnkit.models.formats import (
 )
 
 BERT_BODY = """
-encoder.embeddings.tokens                       embeddings.word_embeddings
-encoder.embeddings.position.embedding           embeddings.position_embeddings
-encoder.embeddings.types                        embeddings.token_type_embeddings
-encoder.embeddings.norm                         embeddings.LayerNorm
-encoder.layers.{i}.attention.q_proj             encoder.layer.{i}.attention.self.query
-encoder.layers.{i}.attention.k_proj             encoder.layer.{i}.attention.self.key
-encoder.layers.{i}.attention.v_proj             encoder.layer.{i}.attention.self.value
-encoder.layers.{i}.attention.o_proj             encoder.layer.{i}.attention.output.dense
-encoder.layers.{i}.attention_residual.norm      encoder.layer.{i}.attention.output.LayerNorm
-encoder.layers.{i}.feed_forward.up_proj         encoder.layer.{i}.intermediate.dense
-encoder.layers.{i}.feed_forward.down_proj       encoder.layer.{i}.output.dense
-encoder.layers.{i}.feed_forward_residual.norm   encoder.layer.{i}.output.LayerNorm
+{stack}.embeddings.tokens                       embeddings.word_embeddings
+{stack}.embeddings.position.embedding           embeddings.position_embeddings
+{stack}.embeddings.types                        embeddings.token_type_embeddings
+{stack}.embeddings.norm                         embeddings.LayerNorm
+{stack}.layers.{i}.attention.q_proj             encoder.layer.{i}.attention.self.query
+{stack}.layers.{i}.attention.k_proj             encoder.layer.{i}.attention.self.key
+{stack}.layers.{i}.attention.v_proj             encoder.layer.{i}.attention.self.value
+{stack}.layers.{i}.attention.o_proj             encoder.layer.{i}.attention.output.dense
+{stack}.layers.{i}.attention_residual.norm      encoder.layer.{i}.attention.output.LayerNorm
+{stack}.layers.{i}.feed_forward.up_proj         encoder.layer.{i}.intermediate.dense
+{stack}.layers.{i}.feed_forward.down_proj       encoder.layer.{i}.output.dense
+{stack}.layers.{i}.feed_forward_residual.norm   encoder.layer.{i}.output.LayerNorm
 pooler.dense                                    pooler.dense
 """
 BERT_LANGUAGE = """
@@ -49,15 +49,28 @@ lm_head.bias        cls.predictions.decoder.bias
 """
 
 
+def bert_body(config: AttnKitConfig) -> dict[str, Rule]:
+    return table(BERT_BODY.replace("{stack}", config.architecture))
+
+
 def read_bert(config: Any) -> dict[str, Any]:
     dropout = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
-    return {"output_dropout": dropout}
+    return {
+        "architecture": "decoder" if config.is_decoder else "encoder",
+        "output_dropout": dropout,
+    }
+
+
+def write_bert(config: AttnKitConfig) -> dict[str, Any]:
+    return {"is_decoder": config.architecture == "decoder", "classifier_dropout": config.output_dropout}
 
 
 def observe_pooler(model: PreTrainedModel) -> dict[str, Any]:
     """A body may have been built without its pooler."""
-    return {"pooler": model.pooler is not None} if model.base_model is model else {}
+    return {"pooler": False, "pooling": None} if model.base_model is model and model.pooler is None else {}
 
+
+CAUSAL, NOT_CAUSAL = {"is_decoder": True}, {"is_decoder": False}
 
 BERT = Format(
     model_type="bert",
@@ -74,26 +87,30 @@ BERT = Format(
         attention_dropout="attention_probs_dropout_prob",
     ),
     constants={
-        "architecture": "encoder",
         "position": "learned",
         "position_counting": "all",
         "norm_position": "post",
+        "output_bias": True,
+        "output_transform": True,
         "pooler": True,
+        "pooling": "first",
     },
-    required={"is_decoder": False, "add_cross_attention": False},
+    required={"add_cross_attention": False},
     read_more=read_bert,
-    write_more=lambda config: {"classifier_dropout": config.output_dropout},
+    write_more=write_bert,
     observe=observe_pooler,
     observed=frozenset({"pooler", "pooling"}),
     own_weights=("cls.predictions.bias", "lm_head.bias"),  # a second name, of no use where the embeddings are not tied
-    body=lambda _: table(BERT_BODY),
+    body=bert_body,
     heads={
         "BertModel": base(),
-        "BertForMaskedLM": masked_lm("bert.", BERT_LANGUAGE),
+        "BertLMHeadModel": causal_lm("bert.", BERT_LANGUAGE, required=CAUSAL),
+        "BertForMaskedLM": masked_lm("bert.", BERT_LANGUAGE, required=NOT_CAUSAL),
         "BertForPreTraining": Head(
             language.AttnKitForPreTraining,
             ("model.", "bert."),
             table(BERT_LANGUAGE + "seq_relationship cls.seq_relationship"),
+            required=NOT_CAUSAL,
         ),
         "BertForSequenceClassification": sequence_labels("bert.", "score classifier"),
         "BertForTokenClassification": token_labels("bert.", "score classifier"),
@@ -114,7 +131,7 @@ def read_roberta(config: Any) -> dict[str, Any]:
 
 def write_roberta(config: AttnKitConfig) -> dict[str, Any]:
     num_rows = config.max_position_embeddings + (config.position_options or {}).get("offset", 0)
-    return {"classifier_dropout": config.output_dropout, "max_position_embeddings": num_rows}
+    return write_bert(config) | {"max_position_embeddings": num_rows}
 
 
 ROBERTA_LANGUAGE = """
@@ -136,7 +153,8 @@ ROBERTA = replace(
     write_more=write_roberta,
     heads={
         "RobertaModel": base(),
-        "RobertaForMaskedLM": replace(masked_lm("roberta.", ROBERTA_LANGUAGE), required=ROBERTA_ACTIVATION),
+        "RobertaForCausalLM": causal_lm("roberta.", ROBERTA_LANGUAGE, required=CAUSAL | ROBERTA_ACTIVATION),
+        "RobertaForMaskedLM": masked_lm("roberta.", ROBERTA_LANGUAGE, required=NOT_CAUSAL | ROBERTA_ACTIVATION),
         "RobertaForSequenceClassification": sequence_labels("roberta.", ROBERTA_LABELS),
         "RobertaForTokenClassification": token_labels("roberta.", "score classifier"),
         "RobertaForQuestionAnswering": answers("roberta.", required=TWO_ENDS),
@@ -171,10 +189,25 @@ def gpt2_body(_: AttnKitConfig) -> dict[str, Rule]:
     return rules
 
 
+def by_depth(scorer: str, num_layers: int) -> list[str | dict]:
+    """A scorer that each layer divides by its number."""
+    return [{scorer: {"factor": 1 / (index + 1)}} for index in range(num_layers)]
+
+
 def read_gpt2(config: Any) -> dict[str, Any]:
+    scorer = "scaled_dot" if config.scale_attn_weights else "dot"
     return {
         "intermediate_size": 4 * config.n_embd if config.n_inner is None else config.n_inner,
-        "scorer": "scaled_dot" if config.scale_attn_weights else "dot",
+        "scorer": scorer,
+        "layer_scorers": by_depth(scorer, config.n_layer) if config.scale_attn_by_inverse_layer_idx else None,
+    }
+
+
+def write_gpt2(config: AttnKitConfig) -> dict[str, Any]:
+    scorer, _ = config.scorer_of_layer(0)
+    return {
+        "scale_attn_weights": scorer != "dot",
+        "scale_attn_by_inverse_layer_idx": config.layer_scorers == by_depth(scorer, config.num_hidden_layers),
     }
 
 
@@ -198,13 +231,9 @@ GPT2 = Format(
         "position_counting": "all",
         "scale_residual_init": True,
     },
-    required={
-        "scale_attn_by_inverse_layer_idx": False,
-        "reorder_and_upcast_attn": False,
-        "add_cross_attention": False,
-    },
+    required={"add_cross_attention": False},
     read_more=read_gpt2,
-    write_more=lambda config: {"scale_attn_weights": config.scorer != "dot"},
+    write_more=write_gpt2,
     body=gpt2_body,
     heads={
         "GPT2Model": base(),

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from attnkit.errors import UsageError
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.models.formats import POOLING_FIELDS, Format, Head, Rule, Swapped, base, field_names, table
 from attnkit.models.permutation import AttnKitForPermutationLM
@@ -35,11 +36,24 @@ def body(_: AttnKitConfig) -> dict[str, Rule]:
 
 
 def read_xlnet(config: Any) -> dict[str, Any]:
+    refuse_unreachable(config)
     return {
+        "pattern": "causal" if config.attn_type == "uni" else "full",
         "position_options": {"width": config.d_model, "segments": NUM_SEGMENTS},
         "attention_dropout": config.dropout,
         "activation_dropout": config.dropout,
     }
+
+
+def refuse_unreachable(config: Any) -> None:
+    """Raise `UsageError` for options that make more than a function of one text, or of distances of any length."""
+    for key, unreachable, reason in (
+        ("clamp_len", config.clamp_len > 0, "distances are products of waves, which have no bound"),
+        ("bi_data", config.bi_data, "there one half of a batch is read backwards, here all rows alike"),
+        ("same_length", config.same_length and config.attn_type == "uni", "what a token sees depends on the memory"),
+    ):
+        if unreachable:
+            raise UsageError(f"xlnet: {key} {getattr(config, key)!r} has no counterpart: {reason}")
 
 
 XLNET = Format(
@@ -64,8 +78,8 @@ XLNET = Format(
         "embedding_norm": False,
         "attention_bias": False,
     },
-    required={"attn_type": "bi", "bi_data": False, "clamp_len": -1, "same_length": False},
     read_more=read_xlnet,
+    write_more=lambda config: {"attn_type": "uni" if config.pattern == "causal" else "bi"},
     unsaid=frozenset({"max_position_embeddings"}),
     body=body,
     heads={
@@ -74,7 +88,7 @@ XLNET = Format(
             AttnKitForPermutationLM,
             ("model.", "transformer."),
             table("lm_head lm_loss"),
-            unused=POOLING_FIELDS | {"mlm_transform"},
+            unused=POOLING_FIELDS,
         ),
     },
 )

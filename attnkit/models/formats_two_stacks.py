@@ -97,6 +97,7 @@ MARIAN = Format(
         "embedding_norm": False,
         "output_bias": True,
     },
+    required={"encoder_layerdrop": 0, "decoder_layerdrop": 0},
     read_more=read_marian,
     write_more=write_marian,
     observe=observe_marian,

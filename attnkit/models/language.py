@@ -47,6 +47,19 @@ class OutputEmbedding(nn.Linear):
         return loss.of_states(states, labels, weight=self.weight, bias=self.bias)
 
 
+class Transform(nn.Module):
+    """norm(act(W x + b)), between the blocks and the output embedding (Devlin 2019)."""
+
+    def __init__(self, config: AttnKitConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACT2FN[config.hidden_act]
+        self.norm = build_norm(config)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return self.norm(self.activation(self.dense(states)))
+
+
 class LanguageModel(AttnKitPreTrainedModel):
     """A body and an output embedding. A class of this kind says for which architecture.
 
@@ -69,7 +82,7 @@ class LanguageModel(AttnKitPreTrainedModel):
             )
         super().__init__(config)
         self.model = AttnKitModel(config, with_pooler=with_pooler)
-        self.transform: nn.Module = nn.Identity()
+        self.transform = Transform(config) if config.output_transform else nn.Identity()
         self.lm_head = OutputEmbedding(config.hidden_size, config.vocab_size, bias=config.output_bias)
 
     def init_parallel_plans(self) -> None:
@@ -198,19 +211,6 @@ class AttnKitForCausalLM(LanguageModel, GenerationMixin):
         )
 
 
-class Transform(nn.Module):
-    """norm(act(W x + b)), between an encoder and its output embedding (Devlin 2019)."""
-
-    def __init__(self, config: AttnKitConfig) -> None:
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.activation = ACT2FN[config.hidden_act]
-        self.norm = build_norm(config)
-
-    def forward(self, states: Tensor) -> Tensor:
-        return self.norm(self.activation(self.dense(states)))
-
-
 class AttnKitForMaskedLM(LanguageModel):
     """An encoder that predicts the tokens behind the masks (Devlin 2019)."""
 
@@ -220,7 +220,6 @@ class AttnKitForMaskedLM(LanguageModel):
 
     def __init__(self, config: AttnKitConfig) -> None:
         super().__init__(config)
-        self.transform = Transform(config) if config.mlm_transform else nn.Identity()
         self.post_init()
 
     @can_return_tuple
@@ -283,7 +282,6 @@ class AttnKitForPreTraining(LanguageModel):
             raise UsageError("next-sentence prediction reads the pooled state: set pooler true")
         super().__init__(config, with_pooler=True)
         self.loss_type = "ForMaskedLM"
-        self.transform = Transform(config) if config.mlm_transform else nn.Identity()
         self.seq_relationship = nn.Linear(config.hidden_size, 2)
         self.post_init()
 

@@ -1,6 +1,5 @@
 """Another scorer in a trained model, started as close to the old one as the algebra allows."""
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -57,18 +56,14 @@ def replace_scorer(
     replaced = {f"{name}.scorer." for depth, (name, _) in enumerate(attentions(model)) if depth in depths}
     carried = [key for key in new if key in old and not key.startswith(tuple(replaced))]
     other.load_state_dict({key: old[key] for key in carried}, strict=False)
+    pairs = list(zip(attentions(model), attentions(other), strict=True))
     rescaled = [
         key
-        for depth, (name, attention) in enumerate(attentions(other))
-        if depth in depths
-        for key in rescale(name, attention, config, old=config.scorer_of_layer(depth)[0], new=scorer)
+        for depth in depths
+        for (_, before), (name, after) in [pairs[depth]]
+        for key in rescale(name, after, config, ratio=before.scorer.gain / after.scorer.gain)
     ]
-    pairs = zip(attentions(model), attentions(other), strict=True)
-    difference = {
-        depth: score_difference(before, after)
-        for depth, ((_, before), (_, after)) in enumerate(pairs)
-        if depth in depths
-    }
+    difference = {depth: score_difference(pairs[depth][0][1], pairs[depth][1][1]) for depth in depths}
     change = ScorerChange(
         carried=carried,
         rescaled=rescaled,
@@ -97,13 +92,12 @@ def attentions(model: AttnKitPreTrainedModel) -> list[tuple[str, Attention]]:
 
 
 @torch.no_grad()
-def rescale(name: str, attention: Attention, config: AttnKitConfig, *, old: str, new: str) -> list[str]:
-    """Move a factor of the score that one of two scorers has and the other has not into the queries."""
-    power = scorers[old].unscaled - scorers[new].unscaled
-    if power == 0 or config.position == "transformer_xl" or attention.k_proj is None:
+def rescale(name: str, attention: Attention, config: AttnKitConfig, *, ratio: float) -> list[str]:
+    """Move the factor by which the scores of two scorers differ into the queries."""
+    if ratio == 1 or config.position == "transformer_xl" or attention.k_proj is None:
         return []  # there the query meets more than keys, or is the key
     for parameter in attention.q_proj.parameters():
-        parameter.mul_(math.sqrt(attention.head_dim) ** power)
+        parameter.mul_(ratio)
     return [f"{name}.q_proj.{key}" for key, _ in attention.q_proj.named_parameters()]
 
 

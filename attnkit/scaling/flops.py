@@ -264,7 +264,7 @@ def head_work(config: FilledConfig, batch: Batch, *, head: str) -> dict[str, Wor
     elif head != "none":
         predicted = rows * (tokens if batch.predicted is None else min(batch.predicted, tokens))
         work["head"] = product(predicted, width, config.vocab_size)
-        if head in ("masked_lm", "pre_training") and config.mlm_transform:
+        if config.output_transform:
             work["head"] += product(predicted, width, width)
         if head == "pre_training":
             work["head"] += product(rows, width, 2)

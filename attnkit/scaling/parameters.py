@@ -167,7 +167,7 @@ def head_parameters(config: FilledConfig, *, head: str) -> int:
     if head in outputs:
         return linear(width, outputs[head]) if outputs[head] else 0
     count = (0 if config.tie_word_embeddings else config.vocab_size * width) + config.output_bias * config.vocab_size
-    if head in ("masked_lm", "pre_training") and config.mlm_transform:
+    if config.output_transform:
         count += linear(width, width) + norm_size(config)
     return count + (linear(width, 2) if head == "pre_training" else 0)
 

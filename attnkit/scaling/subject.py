@@ -74,6 +74,7 @@ if TYPE_CHECKING:
         final_norm: bool
         attention_output_bias: bool
         output_bias: bool
+        output_transform: bool
         embedding_dropout: float
         num_labels: int
 

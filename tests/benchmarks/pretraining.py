@@ -74,7 +74,7 @@ def ours(masked: bool, *, vocab_size: int = VOCAB) -> PreTrainedModel:
         "norm": "layernorm",
         "hidden_act": "gelu" if masked else "gelu_new",
         "norm_position": "post" if masked else "pre",
-        "mlm_transform": masked,
+        "output_transform": masked,
     }
     if masked:
         return AttnKitForMaskedLM(AttnKitConfig(architecture="encoder", **fields))

@@ -20,8 +20,8 @@ from attnkit.models.language import LanguageModel, minimising
 from attnkit.models.loss import IGNORED, TokenLoss
 
 HEADS: dict[type[LanguageModel], dict[str, Any]] = {
-    AttnKitForCausalLM: {"architecture": "decoder"},
-    AttnKitForMaskedLM: {"architecture": "encoder", "mlm_transform": True},
+    AttnKitForCausalLM: {"architecture": "decoder", "output_transform": True},
+    AttnKitForMaskedLM: {"architecture": "encoder", "output_transform": False},
     AttnKitForPreTraining: {"architecture": "encoder", "pooler": True},
     AttnKitForPermutationLM: {"architecture": "encoder", "two_stream": True, "position": "transformer_xl"},
     AttnKitForSeq2SeqLM: {"architecture": "encoder-decoder", "decoder_start_token_id": 0},

@@ -16,7 +16,7 @@ HEADS = {
 }
 
 DECODER_SIZES = {
-    "num_decoder_attention_heads": st.sampled_from([1, 2, 3]),
+    "num_decoder_attention_heads": st.sampled_from([1, 2]),
     "num_decoder_key_value_heads": st.just(1),
     "decoder_head_dim": st.sampled_from([4, 10]),
     "decoder_intermediate_size": st.integers(1, 40),
@@ -76,7 +76,7 @@ def configs(draw: st.DrawFn) -> tuple[AttnKitConfig, str]:
     fields["norm_position"] = draw(st.sampled_from(["pre", "post"]))
     fields["sharing"] = draw(st.sampled_from(["separate", "key_value", "query_key", "all"]))
     switches = ["embedding_norm", "final_norm", "gated_activation", "attention_bias", "attention_output_bias"]
-    switches += ["mlp_bias", "output_bias", "pooler", "mlm_transform", "tie_word_embeddings", "attend_to_self"]
+    switches += ["mlp_bias", "output_bias", "pooler", "output_transform", "tie_word_embeddings", "attend_to_self"]
     switches += ["share_encoder_decoder_embeddings", "parallel_residual"]
     fields |= {name: draw(st.booleans()) for name in switches}
     if architecture == "encoder-decoder":

@@ -27,7 +27,7 @@ def test_the_formula_counts_what_the_model_has(drawn: tuple[AttnKitConfig, str])
     assert count.total == size_of(model)
     assert count.body == size_of(model.base_model)
     assert count.components["norms"] == sum(
-        size_of(module) for name, module in model.named_modules() if name.endswith("norm")
+        size_of(module) for name, module in model.base_model.named_modules() if name.endswith("norm")
     )
 
 

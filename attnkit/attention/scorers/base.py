@@ -32,8 +32,8 @@ class Scorer(nn.Module, ABC):
     compares: bool = True
     """The score compares query and key. Where it does not, a rotation of both could not tell their distance."""
 
-    unscaled: bool = False
-    """The score is, or starts, on the scale of q · k rather than on that of q · k / √d."""
+    gain: float = 1.0
+    """How many times the scale of q · k / √d the score has, or starts with."""
 
     without_gradient: dict[str, str] = {}
     """Parameters that get no gradient under a normalizer that cancels the query term, and why."""

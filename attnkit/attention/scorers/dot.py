@@ -7,29 +7,35 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from attnkit.attention.scorers.base import Scorer, scorers
-from attnkit.errors import at_least
+from attnkit.errors import at_least, more_than
 
 
 @scorers.register("dot")
 class Dot(Scorer):
     """Dot product (Luong 2015, section 3.1).
 
-    score(q, k) = q · k
+    score(q, k) = factor · q · k
     """
 
-    unscaled = True
+    def __init__(self, *, factor: float = 1.0, **shape: int) -> None:
+        super().__init__(**shape)
+        more_than(0, "scorer", factor=factor)
+        self.scale = factor
+        self.gain = factor * self.head_dim**0.5
 
 
 @scorers.register("scaled_dot")
 class ScaledDot(Scorer):
     """Dot product with unit variance for unit-variance inputs (Vaswani 2017, section 3.2.1).
 
-    score(q, k) = q · k / √d
+    score(q, k) = factor · q · k / √d
     """
 
-    def __init__(self, **shape: int) -> None:
+    def __init__(self, *, factor: float = 1.0, **shape: int) -> None:
         super().__init__(**shape)
-        self.scale = self.head_dim**-0.5
+        more_than(0, "scorer", factor=factor)
+        self.scale = factor * self.head_dim**-0.5
+        self.gain = factor
 
 
 @scorers.register("multiplicative")
