@@ -232,8 +232,9 @@ class Rope(Position):
 
     def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         frequency = self.frequency.float()
-        if self.scaling == "dynamic":  # the frequencies depend on how long the text has become
-            frequency = self.frequencies(positions.max() + 1)[0]
+        if self.scaling == "dynamic":  # beyond the trained length, they depend on how long the text has become
+            length = positions.max() + 1
+            frequency = torch.where(length > self.max_positions, self.frequencies(length)[0], frequency)
         angle = positions[:, None, :, None].float() * frequency
         angle = torch.cat([angle, angle], dim=-1)
         return self.amplitude * angle.cos(), self.amplitude * angle.sin()

@@ -107,6 +107,7 @@ def test_a_memory_is_a_cache(attn_type: str) -> None:
 ROPES: list[dict[str, Any]] = [
     {"rope_type": "linear"},
     {"rope_type": "dynamic"},
+    {"rope_type": "dynamic", "factor": 1.975291658702151, "rope_theta": 10000.0},
     {"rope_type": "yarn"},
     {"rope_type": "yarn", "original_max_position_embeddings": 5, "beta_fast": 4, "beta_slow": 0.1},
     {"rope_type": "yarn", "attention_factor": 1.5},
