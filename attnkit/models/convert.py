@@ -60,7 +60,7 @@ def from_hf(source: PreTrainedModel | str | Path) -> AttnKitPreTrainedModel:
     converted.load_state_dict(ours, strict=True)
     refresh_buffers(converted)
     converted.tie_weights()
-    if model.can_generate():
+    if model.can_generate() and converted.can_generate():
         converted.generation_config = copy.deepcopy(model.generation_config)
     return converted.train(model.training)
 
@@ -86,7 +86,7 @@ def to_hf(model: AttnKitPreTrainedModel, format: str) -> PreTrainedModel:  # noq
     assert not missing, f"no weights for {sorted(missing)}"
     assert not result.unexpected_keys, f"no place for {result.unexpected_keys}"
     check_function(form, head, model.config, form.read(hf_config, head) | form.observe(exported))
-    if exported.can_generate():
+    if exported.can_generate() and model.can_generate():
         exported.generation_config = copy.deepcopy(model.generation_config)
     return exported.train(model.training)
 

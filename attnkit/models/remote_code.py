@@ -41,7 +41,9 @@ def save_with_code(model: AttnKitPreTrainedModel, folder: str | Path, *, trainin
     Raises `UsageError` for a part of the user's that was not written in a file.
     """
     own = own_sources(model.config)
-    files = {flat_name(module): rewrite(source_of(module)) for module in modules_of(ENTRIES.values())}
+    # A class that no Auto class is for is met where transformers has its XLNet.
+    entries = ENTRIES if type(model) in ENTRIES.values() else ENTRIES | {"AutoModelForPreTraining": type(model)}
+    files = {flat_name(module): rewrite(source_of(module)) for module in modules_of(entries.values())}
     files |= {stem: rewrite(path.read_text(encoding="utf-8")) for stem, path in own.items()}
     files[PUBLIC] = public_module()
     entry = flat_name(AttnKitConfig.__module__)
@@ -50,7 +52,7 @@ def save_with_code(model: AttnKitPreTrainedModel, folder: str | Path, *, trainin
     model.save_pretrained(folder)
     for stem, text in files.items():
         (folder / f"{stem}.py").write_text(text, encoding="utf-8")
-    classes = {"AutoConfig": AttnKitConfig} | ENTRIES
+    classes = {"AutoConfig": AttnKitConfig} | entries
     auto_map = {auto: f"{flat_name(cls.__module__)}.{cls.__name__}" for auto, cls in classes.items()}
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     (folder / "config.json").write_text(json.dumps(config | {"auto_map": auto_map}, indent=2) + "\n", encoding="utf-8")

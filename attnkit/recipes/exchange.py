@@ -4,19 +4,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import transformers
-
 from attnkit.data.tokenizer import load_tokenizer
 from attnkit.errors import UsageError
 from attnkit.files.disk import filling, is_free
 from attnkit.files.text import read_json
-from attnkit.models import from_hf, to_hf
+from attnkit.models import AUTO_CLASSES, AttnKitForPermutationLM, from_hf, to_hf
 from attnkit.models.card import read_training
-from attnkit.models.remote_code import ENTRIES, save_with_code
+from attnkit.models.remote_code import save_with_code
 from attnkit.recipes.model import load_model
 from attnkit.recipes.saved import find_tokenizer, holds_tokenizer, model_path, tokenizer_of
 from attnkit.training.run_folder import writing
 
+# No Auto class is for the last one.
+LOADERS: dict[str, Any] = {model_class.__name__: auto_class for auto_class, model_class in AUTO_CLASSES.items()}
+LOADERS |= {AttnKitForPermutationLM.__name__: AttnKitForPermutationLM}
 FormatName = Literal["bert", "gpt2", "llama", "marian", "roberta", "t5", "xlnet"]
 
 
@@ -94,10 +95,10 @@ def export_checkpoint(run: ExportRun) -> str:
 def load_own(path: str) -> Any:
     """A saved attnkit model with the head that it was saved with."""
     names = read_json(Path(model_path(path)) / "config.json").get("architectures") or []
-    autos = [auto for auto, model_class in ENTRIES.items() if model_class.__name__ in names]
-    if not autos:
+    classes = [auto_class for name, auto_class in LOADERS.items() if name in names]
+    if not classes:
         raise UsageError(f"model {path}: config.json names no class of attnkit in 'architectures'")
-    return load_model(path, auto_class=getattr(transformers, autos[0]))
+    return load_model(path, auto_class=classes[0])
 
 
 def free_folder(name: str) -> Path:

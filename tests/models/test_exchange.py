@@ -32,6 +32,19 @@ def test_there_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert said[1].startswith("GPT2LMHeadModel in ")
 
 
+@torch.no_grad()
+def test_two_streams_go_both_ways(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"vocab_size": 31, "d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 16}
+    theirs = transformers.XLNetLMHeadModel(transformers.XLNetConfig(**sizes)).eval()
+    theirs.save_pretrained(tmp_path / "theirs")
+    assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 0
+    assert main(["export", str(tmp_path / "ours"), str(tmp_path / "back"), "--format", "xlnet"]) == 0
+    back = transformers.XLNetLMHeadModel.from_pretrained(tmp_path / "back").eval()
+    assert torch.equal(back(IDS).logits, theirs(IDS).logits)
+    assert main(["export", str(tmp_path / "ours"), str(tmp_path / "code"), "--remote-code"]) == 0
+    assert "AutoModelForPreTraining.from_pretrained(folder" in (tmp_path / "code" / "README.md").read_text("utf-8")
+
+
 def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(tmp_path / "model")
     config = AttnKitConfig(hidden_size=16, num_attention_heads=2, num_hidden_layers=1, vocab_size=31, scorer="cosine")
