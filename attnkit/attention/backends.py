@@ -112,6 +112,9 @@ def fused(kernel: Backend) -> Backend:
         if kernel is sdpa_attention_forward and 0 in (*query.shape[:3], key.shape[2]):  # the kernel divides by them
             output, _ = eager_attention(module, query, key, value, attention_mask, query_term=query_term, **kwargs)
             return output, None
+        alone = query.shape[2] == 1 and kernel is sdpa_attention_forward
+        if alone and query.shape[-1] > value.shape[-1]:
+            return one_query(module, query, key, value, attention_mask, query_term=query_term, **kwargs), None
         value_width, sink = value.shape[-1], module.normalizer.sink()
         added_row = False
         if sink is not None:
@@ -124,9 +127,6 @@ def fused(kernel: Backend) -> Backend:
                 causal=module.is_causal,
             )
             kwargs = pad_bias(kwargs | {"scaling": 1.0}, added_row=added_row)
-        alone = query.shape[2] == 1 and kernel is sdpa_attention_forward
-        if alone and query.shape[-1] > value_width:
-            query, key, kwargs = columns_as_bias(query, key, width=value_width, kwargs=kwargs)
         if kernel is flex_attention_forward:
             kwargs, attention_mask = bias_of_each_row(module, query, key, attention_mask, kwargs=kwargs)
         kwargs, attention_mask = merge_bias(kwargs, attention_mask)
@@ -237,15 +237,26 @@ def pairwise_attention(
     return output.transpose(1, 2).contiguous(), None
 
 
-def columns_as_bias(
-    query: Tensor, key: Tensor, *, width: int, kwargs: dict[str, Any]
-) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """Of one query, the columns beyond a width as a bias, so that the kernel gets one width and copies no values."""
-    beyond = repeat_heads(key[..., width:], query.shape[1]).transpose(-1, -2)
-    bias = kwargs["scaling"] * query[..., width:] @ beyond
-    other = kwargs.get("position_bias")
-    kwargs = kwargs | {"position_bias": bias if other is None else bias + other}
-    return query[..., :width], key[..., :width], kwargs
+def one_query(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    dropout: float = 0.0,
+    scaling: float = 1.0,
+    position_bias: Tensor | None = None,
+    query_term: Tensor | None = None,
+) -> Tensor:
+    """What `eager_attention` computes of a dot product and the newest token alone, [B, 1, H, V]: in two products that
+    read keys and values where a cache has them, and repeat and pad neither."""
+    groups = (key.shape[1], -1)
+    scores = (scaling * query.squeeze(2).unflatten(1, groups) @ key.transpose(-1, -2)).flatten(1, 2).unsqueeze(2)
+    for term in (position_bias, query_term):
+        scores = scores if term is None else scores + term.to(scores.dtype)
+    weights = F.dropout(module.normalizer(*apply_mask(scores, attention_mask, causal=False)), dropout, module.training)
+    return (weights.squeeze(2).unflatten(1, groups) @ value).flatten(1, 2).unsqueeze(1)
 
 
 def merge_bias(kwargs: dict[str, Any], attention_mask: Any) -> tuple[dict[str, Any], Any]:
