@@ -8,8 +8,9 @@ one thread: what else runs on the machine matters little to it.
 
 Some limits lie under what the kernel and the arithmetic take alone. A term of the key alone (gaussian, location) is one
 column more in queries and keys, torch's kernel for CPUs wants values of the same width, and 65 is more than a whole
-number of vectors: the line "sdpa of 65 columns" is what is left where every map is free. Besides its maps, a score that
-multiplies tokens by a matrix of each head needs three products of tokens and matrix, the line "one matrix".
+number of vectors: the line "sdpa of 65 columns" is what is left where every map is free, and "sdpa of 128 columns" what
+is left of transformer_xl. Besides its maps, a score that multiplies tokens by a matrix of each head needs three
+products of tokens and matrix, the line "one matrix".
 """
 
 import argparse
@@ -116,13 +117,14 @@ def reducible(rounds: int) -> None:
         candidates = {str(part): step(Core(part, "sdpa", num_tokens), inputs) for part in parts}
         with_position = Core(Part("scaled_dot"), "sdpa", num_tokens, position="transformer_xl")
         candidates["transformer_xl"] = step(with_position, inputs)
-        candidates["sdpa of 65 columns"] = step(plain_sdpa, heads(num_tokens, 65))
+        for width in (WIDTH + 1, 2 * WIDTH):
+            candidates[f"sdpa of {width} columns"] = step(plain_sdpa, heads(num_tokens, width))
         matrix = torch.eye(WIDTH).expand(HEADS, -1, -1).clone().requires_grad_()
         candidates["one matrix"] = step(one_matrix, [*inputs, matrix])
         columns.append(interleaved(candidates, reference="scaled_dot", rounds=max(2, 2 * rounds * 512 // num_tokens)))
     for name in columns[0]:
         ratios = [column[name][1] for column in columns]
-        bare = name in ("sdpa of 65 columns", "one matrix")
+        bare = name.startswith("sdpa of") or name == "one matrix"
         line = " ".join(f"{ratio:6.2f}" for ratio in ratios) if bare else verdict(LIMITS.get(name, LIMIT), *ratios)
         print(f"{name:28}{line}")
 
