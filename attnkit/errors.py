@@ -5,6 +5,7 @@ import math
 import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
+from numbers import Real
 from pathlib import Path
 
 MAX_BATCH = 2**20
@@ -27,9 +28,20 @@ def batch_problems(key: str, size: int) -> list[str]:
     return [] if 1 <= size <= MAX_BATCH else [f"{key}: {size} must be 1 or more, and at most {MAX_BATCH}"]
 
 
+def check_number(name: str, number: object, *, least: float | None = None, most: float = math.inf) -> None:
+    """Refuse what is no finite number between two bounds; without the lower one it must be more than 0."""
+    if isinstance(number, bool) or not isinstance(number, Real):
+        raise UsageError(f"{name} must be a number, not {number!r}")
+    value = float(number)
+    if not (value > 0 if least is None else value >= least) or value > most or math.isinf(value):
+        lowest = "more than 0" if least is None else f"at least {least:g}"
+        highest = "finite" if math.isinf(most) else f"at most {most:g}"
+        raise UsageError(f"{name} must be {lowest} and {highest}, not {value:g}")
+
+
 def check_count(name: str, count: object, *, least: int = 1, most: float = math.inf) -> None:
     """Refuse what is no whole number between two bounds."""
-    if not isinstance(count, int):
+    if isinstance(count, bool) or not isinstance(count, int):
         raise UsageError(f"{name} must be a whole number, not {count}")
     if not least <= count <= most:
         raise UsageError(f"{name} must be {f'at least {least}' if count < least else f'at most {most}'}, not {count}")

@@ -16,7 +16,7 @@ from attnkit.models import AttnKitConfig
 from attnkit.models.configuration_attnkit import make_config
 from attnkit.recipes.saved import model_path
 from attnkit.scaling.parameters import count_parameters
-from attnkit.scaling.render import in_bytes
+from attnkit.scaling.units import in_bytes
 from attnkit.training.optimizer import chosen_transfer
 from attnkit.training.settings import TrainingConfig
 

@@ -26,16 +26,16 @@ class Budget:
     hours: float | None
 
 
-def read_budget(text: str) -> Budget:
+def read_budget(text: str, *, price: float | None = None) -> Budget:
     """ "8xH100 24h", "8 x H100 for 1 day", "8xH100" or "200 A100-hours", in any order and case.
 
-    Raises `UsageError` for what cannot be read, names no device, or is nothing.
+    `price` is money per device and hour. Raises `UsageError` for what cannot be read, names no device, or is nothing.
     """
     words = str(text).strip()
     together = DEVICE_HOURS.fullmatch(words)
     if together is not None:
         amount, name, unit = together.groups()
-        return made(text, name, 1, float(re.sub("[_,]", "", amount)) * HOURS[unit[0].lower()])
+        return made(text, name, 1, float(re.sub("[_,]", "", amount)) * HOURS[unit[0].lower()], price=price)
     times = TIME.findall(words)
     rest = " ".join(FILLING.sub(" ", TIME.sub(" ", words)).split())
     if len(times) > 1:
@@ -46,11 +46,12 @@ def read_budget(text: str) -> Budget:
     if match is None:
         raise UsageError(f"budget {text!r} cannot be read: give devices and time, such as {BUDGETS}")
     number, name = match.groups()
-    return made(text, name, int(number or 1), float(times[0][0]) * HOURS[times[0][1][0].lower()] if times else None)
+    hours = float(times[0][0]) * HOURS[times[0][1][0].lower()] if times else None
+    return made(text, name, int(number or 1), hours, price=price)
 
 
-def made(text: str, name: str, number: int, hours: float | None) -> Budget:
+def made(text: str, name: str, number: int, hours: float | None, *, price: float | None) -> Budget:
     """The budget of these devices; a plural names the same device."""
     if number < 1 or (hours is not None and hours <= 0):
         raise UsageError(f"budget {text!r} is none: devices and time must be more than 0")
-    return Budget(device=find_device(name), num_devices=number, hours=hours)
+    return Budget(device=find_device(name, price=price), num_devices=number, hours=hours)

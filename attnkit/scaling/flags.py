@@ -75,13 +75,18 @@ def fill_time(parser: Parser) -> None:
 def fill_plan(parser: Parser) -> None:
     """The flags of `plan`."""
     parser.add_argument("--budget", help=f"devices and time, such as {BUDGETS}")
-    for name in ("parameters", "tokens", "flops", "target_loss", "memory_per_device", "unique_tokens"):
-        parser.add_argument(f"--{name}", type=float)
+    parser.add_argument("--parameters", type=float, help="of the model")
+    parser.add_argument("--tokens", type=float, help="to train on")
+    parser.add_argument("--flops", type=float, help="to spend, 6 for each parameter and token")
+    parser.add_argument("--target_loss", type=float, help="nats per token to reach, by the law")
+    parser.add_argument("--memory_per_device", metavar="SIZE", help="40GiB, 40GB or bytes; by default the device's own")
+    parser.add_argument("--unique_tokens", type=float, help="tokens of text that there are; others are repetitions")
     parser.add_argument("--num_devices", type=int, help="by default those of the budget, or as few as hold the model")
-    parser.add_argument("--mfu", type=float, default=0.4, help="model FLOPs utilization of the budget")
+    parser.add_argument("--mfu", type=float, help="model FLOPs utilization; by default 0.4, and 0.2 on a CPU")
+    parser.add_argument("--price", type=float, help="money per device and hour")
     parser.add_argument("--law", default=DEFAULT_LAW, help="the scaling law")
-    parser.add_argument("--seq_len", type=int, default=1024, help="tokens of a row")
-    parser.add_argument("--vocab_size", type=int, default=32768)
+    parser.add_argument("--seq_len", type=int, help="tokens of a row; by default 1024, or 256 for a small model")
+    parser.add_argument("--vocab_size", type=int, help="by default a power of two up to 32768 that suits the size")
     parser.add_argument("--precision", help=" or ".join(get_args(Precision)) + "; by default fp32 on a CPU, else mixed")
     parser.add_argument("--optimizer", default="adamw", help=" or ".join(get_args(Optimizer)))
     parser.add_argument("--scorer", default="scaled_dot", help="the scorer of the model")

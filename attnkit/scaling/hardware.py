@@ -9,9 +9,14 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from attnkit.errors import UsageError, check_count, nearest
+from attnkit.errors import UsageError, check_count, check_number, nearest
+from attnkit.scaling.choices import Precision
 
 GIB = 2**30
+CPU_RUNTIME = 24 * 2**20  # bytes that libraries take on their first use, measured with torch 2.13 on x86-64
+RUNTIME = GIB  # likewise with the context of a driver, kernels and buffers of the links: half of it and more was seen
+MFU = 0.4  # what large models usually reach on cards that are well used (Chowdhery 2022, table 3: 0.21 to 0.46)
+CPU_MFU = 0.2  # small models on a processor reach from 0.1 to 0.4 of what matrix products do
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +30,16 @@ class Device:
     power: float | None  # watts
     source: str
     price: float | None = None  # money per hour, yours to give
+    mfu: float = MFU
+    """The model FLOPs utilization that is assumed where none is given; `attnkit scale calibrate` measures one."""
+    runtime: int = RUNTIME
+    """Bytes that the libraries take beside what is traced."""
+
+    def dtype_of(self, precision: Precision) -> str:
+        """The dtype of matrix products: in mixed precision bf16, or fp16 where only that is fast."""
+        if precision == "fp32":
+            return "fp32"
+        return "fp16" if precision != "bf16" and "bf16" not in self.peak and "fp16" in self.peak else "bf16"
 
     def peak_of(self, dtype: str | None = None) -> float:
         """FLOP/s of a dtype; without one, of the fastest of half precision or else fp32."""
@@ -101,8 +116,8 @@ def find_device(name: str, *, price: float | None = None) -> Device:
 
     Raises `UsageError` with the nearest names.
     """
-    if price is not None and not 0 <= price < math.inf:
-        raise UsageError(f"price must be at least 0 and finite, not {price}")
+    if price is not None:
+        check_number("price", price, least=0)
     plain = re.sub("[ _-]", "", str(name).lower())
     if plain == "cpu":
         return replace(measure_cpu(), price=price)
@@ -139,6 +154,8 @@ def measure_cpu(*, size: int = 768, seconds: float = 0.4) -> Device:
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         bandwidth=copies,
         power=None,
+        mfu=CPU_MFU,
+        runtime=CPU_RUNTIME,
         source=f"measured here: fp32 products of {size} x {size} matrices with {torch.get_num_threads()} threads",
     )
 
@@ -201,22 +218,20 @@ def estimate_time(
     instead of MFU. Exactly one of `mfu` (a part of 1) and `seconds` is given. Raises `UsageError` for nonsense.
     """
     card = device if isinstance(device, Device) else find_device(device, price=price)
-    if not 0 < flops < math.inf:
-        raise UsageError(f"flops must be more than 0 and finite, not {flops:g}")
+    check_number("flops", flops)
     check_count("num_devices", num_devices)
     if (mfu is None) == (seconds is None):
-        raise UsageError("give exactly one of mfu and seconds")
-    if not 1 <= pue < math.inf:
-        raise UsageError(f"pue must be at least 1, not {pue}")
+        raise UsageError("give exactly one of mfu and the time that the job took")
+    check_number("pue", pue, least=1)
     rate = num_devices * card.peak_of(dtype)
     if mfu is not None:
-        if not 0 < mfu <= 1:
-            raise UsageError(f"mfu must be more than 0 and at most 1, not {mfu:g}")
+        check_number("mfu", mfu, most=1)
         seconds = flops / (rate * mfu)
+        if math.isinf(seconds):
+            raise UsageError(f"flops {flops:g} at an mfu of {mfu:g} take longer than can be said: check both")
     else:
         assert seconds is not None
-        if not 0 < seconds < math.inf:
-            raise UsageError(f"seconds must be more than 0 and finite, not {seconds:g}")
+        check_number("seconds", seconds)
         mfu = flops / (rate * seconds)
         if mfu > 1:
             raise UsageError(

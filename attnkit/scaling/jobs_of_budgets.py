@@ -7,9 +7,10 @@ from attnkit.errors import UsageError, nearest
 from attnkit.scaling.fit import constants, draw_fit, fit_scaling_law, read_runs
 from attnkit.scaling.flags import writable
 from attnkit.scaling.hardware import estimate_time
-from attnkit.scaling.planner import plan
-from attnkit.scaling.render import FORMATS, count, draw_table, duration, folded, for_people, grid, in_bytes
+from attnkit.scaling.planner import Plan, plan
+from attnkit.scaling.render import FORMATS, draw_table, folded, for_people, grid
 from attnkit.scaling.table import size_table
+from attnkit.scaling.units import count, duration, in_bytes
 
 
 def do_table(given: argparse.Namespace) -> str:
@@ -53,31 +54,43 @@ def do_plan(given: argparse.Namespace) -> str:
     asked = {name: value for name, value in vars(given).items() if name not in elsewhere}
     output = None if given.output is None else writable(given.output)
     found = plan(**asked)
-    config = found.config
-    rows = [
-        ["parameters", f"{found.parameters:,}"],
-        ["layers, width, heads", f"{config.num_hidden_layers}, {config.hidden_size}, {config.num_attention_heads}"],
-        ["feed-forward width", str(config.intermediate_size)],
-        ["tokens", f"{count(found.tokens)} in {found.steps:,} steps of {count(found.tokens / found.steps)}"],
-        ["rows per rank", f"{found.chosen.rows} x {found.accumulation} accumulated"],
-        ["FLOPs (6ND)", f"{found.flops:.3g}"],
-        ["loss by the law", f"{found.loss:.3f} nats per token"],
-        ["learning rate", f"{found.learning_rate:g}, {found.warmup_steps} steps of warm-up"],
-        ["devices", f"{found.num_devices}: {found.chosen}"],
-        ["memory per device", in_bytes(found.memory.total)],
-        ["time", duration(found.hours) or "no device was named"],
-    ]
     layouts = [
-        [str(it), str(it.rows), in_bytes(it.memory.total), "fits" if it.fits else ""] for it in found.considered[-8:]
+        [str(it), str(it.rows), in_bytes(it.memory.total), "fits" if it.fits and found.limit is not None else ""]
+        for it in found.considered[-8:]
     ]
     front = [[count(it.parameters), count(it.tokens), f"{it.loss:.3f}"] for it in found.front]
-    parts = [grid(["plan", ""], rows), grid(["same FLOPs: parameters", "tokens", "loss"], front)]
+    parts = [grid(["plan", ""], rows_of_plan(found)), grid(["same FLOPs: parameters", "tokens", "loss"], front)]
     parts += [grid(["layouts, the last ones considered", "rows", "memory", ""], layouts), "Reasons"]
-    parts.append(folded(*found.reasons))
+    parts.append(folded(*found.reasons, found.source_reason(given.source)))
     if output is not None:
         output.write_text(found.to_yaml(source=given.source, output_dir=given.output_dir), encoding="utf-8")
         parts.append(f"run: {found.command(str(output))}")
     return "\n".join(parts)
+
+
+def rows_of_plan(found: Plan) -> list[list[str]]:
+    """What was decided, and what it costs."""
+    config, time = found.config, found.time
+    doubt = ", no prediction for so small a model" if found.is_extrapolated else ""
+    rows = [
+        ["parameters", f"{found.parameters:,}"],
+        ["layers, width, heads", f"{config.num_hidden_layers}, {config.hidden_size}, {config.num_attention_heads}"],
+        ["feed-forward width", str(config.intermediate_size)],
+        ["vocabulary, tokens of a row", f"{config.vocab_size:,}, {found.seq_len:,}"],
+        ["tokens", f"{count(found.tokens)} in {found.steps:,} steps of {count(found.tokens / found.steps)}"],
+        ["rows per rank", f"{found.chosen.rows} x {found.accumulation} accumulated"],
+        ["FLOPs (6ND)", f"{found.flops:.4g}"],
+        ["loss by the law", f"{found.loss:.3f} nats per token{doubt}"],
+        ["learning rate", f"{found.learning_rate:g}, {found.warmup_steps} steps of warm-up"],
+        ["precision, optimizer", f"{found.precision}, {found.step.optimizer}"],
+        ["devices", f"{found.num_devices}: {found.chosen}"],
+        ["memory per device", in_bytes(found.memory.total) + (f" of {in_bytes(found.limit)}" if found.limit else "")],
+    ]
+    if time is None:
+        return [*rows, ["time", "no device was named"]]
+    rows.append(["time", f"{duration(time.hours)} at {time.mfu:.0%} MFU: {time.device_hours:,.4g} device-hours"])
+    rows += [] if time.cost is None else [["cost", f"{time.cost:,.2f}"]]
+    return rows if time.energy is None else [*rows, ["energy", f"{time.energy:,.4g} kWh"]]
 
 
 def do_fit(given: argparse.Namespace) -> str:

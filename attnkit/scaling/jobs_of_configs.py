@@ -14,9 +14,10 @@ from attnkit.scaling.flags import writable
 from attnkit.scaling.flops import count_flops
 from attnkit.scaling.memory import Layout, fewest_devices, trace_memory
 from attnkit.scaling.parameters import parameters_by_component
-from attnkit.scaling.render import duration, folded, grid, in_bytes
+from attnkit.scaling.render import folded, grid
 from attnkit.scaling.subject import read_subject
 from attnkit.scaling.transfer import Coordinate, coordinate_check, draw_coordinates, transfer
+from attnkit.scaling.units import duration, in_bytes
 
 
 def do_count(given: argparse.Namespace) -> str:

@@ -4,15 +4,74 @@ L(N, D) = E + A / N^α + B / D^β, in nats per token. With C = 6·N·D the best 
 """
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from attnkit.errors import UsageError, nearest
 
 FLOPS_PER_PRODUCT = 6  # C = 6·N·D (Kaplan 2020, section 2.1)
+MOST_FLOPS = 1e60
+
+
+class AnyLaw(ABC):
+    """The loss of N parameters on D tokens, and what follows from it."""
+
+    name: str
+    source: str
+
+    @abstractmethod
+    def loss(self, parameters: float, tokens: float) -> float:
+        """Nats per token."""
+
+    @abstractmethod
+    def best_parameters(self, flops: float) -> float:
+        """The N of the lowest loss at 6·N·D = `flops`."""
+
+    @abstractmethod
+    def tokens_for(self, loss: float, *, parameters: float) -> float:
+        """The D at which N parameters reach a loss; infinite where no number of tokens is enough."""
+
+    @abstractmethod
+    def parameters_for(self, loss: float, *, tokens: float) -> float:
+        """The N that reaches a loss on D tokens; infinite where none does."""
+
+    def best_tokens(self, flops: float) -> float:
+        """The D of the lowest loss at 6·N·D = `flops`."""
+        return flops / FLOPS_PER_PRODUCT / self.best_parameters(flops)
+
+    def tokens_of_best(self, parameters: float) -> float:
+        """The D for which N parameters are the best number."""
+        return self.best_tokens(least(lambda flops: self.best_parameters(flops) >= parameters, 1.0, MOST_FLOPS))
+
+    def best_of_tokens(self, tokens: float) -> float:
+        """The N for which D tokens are the best number."""
+        return self.best_parameters(least(lambda flops: self.best_tokens(flops) >= tokens, 1.0, MOST_FLOPS))
+
+    def flops_for(self, loss: float) -> float:
+        """The fewest FLOPs that reach a loss. Raises `UsageError` where none do."""
+
+        def reached(flops: float) -> bool:
+            return self.loss(self.best_parameters(flops), self.best_tokens(flops)) <= loss
+
+        if not reached(MOST_FLOPS):
+            lowest = self.loss(self.best_parameters(MOST_FLOPS), self.best_tokens(MOST_FLOPS))
+            raise UsageError(
+                f"target_loss {loss:g} is not above {lowest:g}, the loss that law {self.name!r} never reaches"
+            )
+        return least(reached, 1.0, MOST_FLOPS)
+
+
+def least(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """The least number for which something holds that holds for all greater ones, by halving."""
+    while high / low > 1 + 1e-12:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
 
 
 @dataclass(frozen=True, kw_only=True)
-class Law:
+class Law(AnyLaw):
     """A sum of three terms: of the text itself, of too few parameters and of too few tokens."""
 
     name: str
@@ -32,10 +91,6 @@ class Law:
         factor = (self.alpha * self.A / (self.beta * self.B)) ** (1 / (self.alpha + self.beta))
         return factor * (flops / FLOPS_PER_PRODUCT) ** (self.beta / (self.alpha + self.beta))
 
-    def best_tokens(self, flops: float) -> float:
-        """The D of the lowest loss at 6·N·D = `flops`."""
-        return flops / FLOPS_PER_PRODUCT / self.best_parameters(flops)
-
     def tokens_for(self, loss: float, *, parameters: float) -> float:
         """The D at which N parameters reach a loss; infinite where no number of tokens is enough."""
         rest = loss - self.E - self.A * parameters**-self.alpha
@@ -45,19 +100,6 @@ class Law:
         """The N that reaches a loss on D tokens; infinite where none does."""
         rest = loss - self.E - self.B * tokens**-self.beta
         return (self.A / rest) ** (1 / self.alpha) if rest > 0 else math.inf
-
-    def flops_for(self, loss: float) -> float:
-        """The fewest FLOPs that reach a loss."""
-        if loss <= self.E:
-            raise UsageError(
-                f"target_loss {loss:g} is not above {self.E:g}, the loss that law {self.name!r} never reaches"
-            )
-        low, high = 1.0, 1e60
-        while high / low > 1 + 1e-12:
-            middle = math.sqrt(low * high)
-            reached = self.loss(self.best_parameters(middle), self.best_tokens(middle))
-            low, high = (middle, high) if reached > loss else (low, middle)
-        return high
 
 
 HOFFMANN_SOURCE = "Hoffmann 2022 (arXiv 2203.15556), section 3.3 and appendix D.3"
@@ -97,6 +139,51 @@ def kaplan_loss(parameters: float, tokens: float) -> float:
 def kaplan_loss_of_compute(flops: float) -> float:
     """L = (C_c/C)^α_C of the best use of C, C_c 3.1e8 PF-days (Kaplan 2020, eq. 1.3)."""
     return (3.1e8 * 8.64e19 / flops) ** 0.050 if flops > 0 else math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeated(AnyLaw):
+    """A law where no more than `unique_tokens` are different: others are read again, and are worth less."""
+
+    law: Law
+    unique_tokens: float
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.law.name
+
+    @property
+    def source(self) -> str:  # type: ignore[override]
+        return f"{self.law.source}; repeated text by Muennighoff 2023"
+
+    def loss(self, parameters: float, tokens: float) -> float:
+        """`repeated_loss`."""
+        return repeated_loss(self.law, parameters=parameters, tokens=tokens, unique_tokens=self.unique_tokens)
+
+    def best_parameters(self, flops: float) -> float:
+        """Found by comparing thirds, since the loss has one minimum where text is repeated."""
+        if self.law.best_tokens(flops) <= self.unique_tokens:
+            return self.law.best_parameters(flops)
+        low, high = 1e-9, flops / FLOPS_PER_PRODUCT / self.unique_tokens
+        while high / low > 1 + 1e-9:
+            third = (high / low) ** (1 / 3)
+            smaller, larger = (
+                self.loss(size, flops / FLOPS_PER_PRODUCT / size) for size in (low * third, high / third)
+            )
+            low, high = (low, high / third) if smaller < larger else (low * third, high)
+        return high
+
+    def tokens_for(self, loss: float, *, parameters: float) -> float:
+        """By halving: more tokens never hurt."""
+        if self.loss(parameters, MOST_FLOPS) > loss:
+            return math.inf
+        return least(lambda tokens: self.loss(parameters, tokens) <= loss, 1.0, MOST_FLOPS)
+
+    def parameters_for(self, loss: float, *, tokens: float) -> float:
+        """Likewise."""
+        if self.loss(MOST_FLOPS, tokens) > loss:
+            return math.inf
+        return least(lambda parameters: self.loss(parameters, tokens) <= loss, 1.0, MOST_FLOPS)
 
 
 def repeated_loss(law: Law, *, parameters: float, tokens: float, unique_tokens: float) -> float:

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from attnkit.errors import UsageError
 from attnkit.models import AttnKitConfig
 from attnkit.scaling.choices import Optimizer, Precision, Recompute, Sharding
+from attnkit.scaling.hardware import CPU_RUNTIME
 from attnkit.scaling.memory import Layout, MemoryEstimate, Traced, trace_memory
+from attnkit.scaling.units import in_bytes
 
 SHARDINGS: tuple[Sharding, ...] = ("ddp", "zero1", "zero2", "zero3")  # each talks more than the one before
 RECOMPUTE: tuple[Recompute, ...] = ("none", "full")
@@ -49,6 +51,8 @@ class Step:
     precision: Precision
     optimizer: Optimizer
     backend: str
+    runtime: int = CPU_RUNTIME
+    """Bytes that the libraries of a device take beside what is traced."""
 
 
 class Memory:
@@ -62,7 +66,8 @@ class Memory:
         """Run the step without values, once."""
         known = self.known[recompute]
         if rows not in known:
-            known[rows] = trace_memory(**vars(self.step), batch_size=rows, recompute=recompute)
+            step = {name: value for name, value in vars(self.step).items() if name != "runtime"}
+            known[rows] = trace_memory(**step, batch_size=rows, recompute=recompute)
         return known[rows]
 
     def nearly(self, rows: int, recompute: Recompute) -> Traced:
@@ -80,7 +85,7 @@ class Memory:
         """The most rows up to `rows` that fit in `limit` bytes, or a single one that does not."""
         while True:
             for trace in (self.nearly, self.traced):
-                memory = trace(rows, recompute).divided(layout, fragmentation=FRAGMENTATION)
+                memory = trace(rows, recompute).divided(layout, fragmentation=FRAGMENTATION, runtime=self.step.runtime)
                 fits = limit is None or memory.total <= limit
                 if not fits:
                     break
@@ -108,10 +113,11 @@ def choose_layout(step: Step, *, rows: int, num_devices: int | None, limit: floa
         raise UsageError(
             f"num_devices: {num_devices} cannot share a batch of {rows} rows: give fewer devices, or more to do"
         )
+    assert limit is not None  # without one everything fits
     least = min(considered, key=lambda it: it.memory.total)
     raise UsageError(
-        f"no layout of {num_devices or MOST_DEVICES} devices holds this model in {limit:,.0f} bytes each: the least is "
-        f"{least.memory.total:,} ({least}); give more devices or memory, or fewer parameters"
+        f"no layout of {num_devices or MOST_DEVICES} devices holds this model in {in_bytes(limit)} each: the least is "
+        f"{in_bytes(least.memory.total)} ({least}); give more devices or memory, or fewer parameters"
     )
 
 

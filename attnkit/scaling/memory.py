@@ -15,7 +15,7 @@ from attnkit.errors import UsageError, check_count, nearest
 from attnkit.models.checks import obstacles
 from attnkit.scaling.choices import TRACED_BACKENDS, Logits, Optimizer, Precision, Recompute, Sharding
 from attnkit.scaling.flops import check_positions, make_batch
-from attnkit.scaling.hardware import Device, find_device
+from attnkit.scaling.hardware import CPU_RUNTIME, Device, find_device
 from attnkit.scaling.parameters import kinds_of_layers
 from attnkit.scaling.parts import build_position, build_scorer, cost_of, places
 from attnkit.scaling.states import Static, static_bytes
@@ -25,7 +25,6 @@ from attnkit.scaling.trace import Setting, Step, trace_step
 MAX_DEVICES = 2**20
 MASKED = 0.15  # of the tokens are predicted (Devlin 2019, section 3.1)
 SECOND_STREAM = 6  # tokens for each that is predicted (Yang 2019, section 2.3)
-RUNTIME = 24 * 2**20  # bytes, measured with torch 2.13 on x86-64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +86,7 @@ def estimate_memory(
     training: bool = True,
     layout: Layout | None = None,
     fragmentation: float = 0.0,
-    runtime: int = RUNTIME,
+    runtime: int = CPU_RUNTIME,
 ) -> MemoryEstimate:
     """Bytes per device of a training step (or of a forward pass with a full cache) on `batch_size` rows of `seq_len`.
 
@@ -136,7 +135,7 @@ class Traced:
         """What one device holds that has the model to itself."""
         return self.divided(Layout())
 
-    def divided(self, layout: Layout, *, fragmentation: float = 0.0, runtime: int = RUNTIME) -> MemoryEstimate:
+    def divided(self, layout: Layout, *, fragmentation: float = 0.0, runtime: int = CPU_RUNTIME) -> MemoryEstimate:
         """What one device holds."""
         check_layout(self.subject, layout, fragmentation=fragmentation)
         check_count("runtime", runtime, least=0)
@@ -319,7 +318,7 @@ def textbook_activations(subject: Subject, setting: Setting, *, tensor: int = 1)
 
 
 def fewest_devices(
-    traced: Traced, device: str | Device, *, sharding: Sharding, fragmentation: float = 0.0, runtime: int = RUNTIME
+    traced: Traced, device: str | Device, *, sharding: Sharding, fragmentation: float = 0.0, runtime: int = CPU_RUNTIME
 ) -> int | None:
     """The fewest data-parallel ranks of a device on which a traced step fits; None where no number does."""
     card = device if isinstance(device, Device) else find_device(device)

@@ -12,17 +12,19 @@ from typing import Any
 
 import yaml
 
-from attnkit.errors import UsageError, nearest
+from attnkit.errors import UsageError, check_count, check_number, nearest
 from attnkit.models import AttnKitConfig
 from attnkit.models.checks import common_backend
 from attnkit.scaling.budget import Budget, read_budget
 from attnkit.scaling.choices import DEFAULT_LAW, Optimizer, Precision
-from attnkit.scaling.hardware import Device, estimate_time
-from attnkit.scaling.laws import FLOPS_PER_PRODUCT, Law, best_parameters_for_tokens, find_law
-from attnkit.scaling.layouts import Choice, Step, choose_layout, power_of_two
+from attnkit.scaling.division import Asked, size_and_tokens, tokens_of_model
+from attnkit.scaling.hardware import CPU_RUNTIME, MFU, Device, TimeEstimate, estimate_time
+from attnkit.scaling.laws import FLOPS_PER_PRODUCT, AnyLaw, Repeated, find_law
+from attnkit.scaling.layouts import FRAGMENTATION, Choice, Step, choose_layout, power_of_two
 from attnkit.scaling.memory import Layout, MemoryEstimate
 from attnkit.scaling.parameters import count_parameters
-from attnkit.scaling.shapes import shape, shape_reason
+from attnkit.scaling.shapes import shape, shape_reason, usual_seq_len, usual_vocabulary
+from attnkit.scaling.units import read_bytes
 
 SMALLEST_OF_LAWS = 4.4e7  # parameters of the smallest model that the laws were fitted to (Hoffmann 2022, table A9)
 FRONT = (0.25, 0.5, 1.0, 2.0, 4.0)  # parameters beside the best number
@@ -41,7 +43,8 @@ LAUNCHERS = {
     "fsdp": "fsdp2_full.yaml",
 }
 """The file for Accelerate that shares out at least as much."""
-TOLERANCE = 1.001  # what is given more than once may differ by rounding
+SOURCE = "python-docs"
+PYTHON_DOCS = 2e6  # tokens, about, of the text that ships with Python
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,18 +66,40 @@ class Plan:
     tokens: int
     flops: float
     loss: float
-    seq_len: int
     accumulation: int
     steps: int
     learning_rate: float
     warmup_steps: int
-    precision: Precision
-    device: Device | None
+    step: Step
+    limit: float | None
+    """Bytes that a device has; null where nothing says so."""
     considered: list[Choice]
     """The layouts that were looked at, in order; the last is taken."""
-    hours: float | None
+    time: TimeEstimate | None
+    """Null where no device was named."""
     front: list[Point]
     reasons: list[str]
+
+    @property
+    def seq_len(self) -> int:
+        return self.step.seq_len
+
+    @property
+    def precision(self) -> Precision:
+        return self.step.precision
+
+    @property
+    def device(self) -> Device | None:
+        return None if self.time is None else self.time.device
+
+    @property
+    def hours(self) -> float | None:
+        return None if self.time is None else self.time.hours
+
+    @property
+    def is_extrapolated(self) -> bool:
+        """Whether the model is smaller than any that the law was fitted to, so that its loss means nothing."""
+        return self.parameters < SMALLEST_OF_LAWS
 
     @property
     def chosen(self) -> Choice:
@@ -93,7 +118,21 @@ class Plan:
     def num_devices(self) -> int:
         return self.layout.devices
 
-    def run(self, *, source: str = "python-docs", output_dir: str = "runs/planned") -> dict[str, Any]:
+    @property
+    def mixed_precision(self) -> str:
+        """The value of `training.mixed_precision`."""
+        if self.precision == "fp32":
+            return "no"
+        return "bf16" if self.device is None else self.device.dtype_of(self.precision)
+
+    def source_reason(self, source: str) -> str:
+        """What is to be said of the text that the run reads."""
+        if source != SOURCE:
+            return f"data.source: {source}"
+        passes = f", {self.tokens / PYTHON_DOCS:,.0f} times over" if self.tokens > PYTHON_DOCS else ""
+        return f"data.source: {SOURCE}, the text that ships with Python{passes}: give your own with --source"
+
+    def run(self, *, source: str = SOURCE, output_dir: str = "runs/planned") -> dict[str, Any]:
         """The sections of a run that `attnkit pretrain` takes."""
         names = ["architecture", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"]
         names += ["scorer", "position"]
@@ -107,7 +146,7 @@ class Plan:
             "warmup_steps": self.warmup_steps,
             "eval_steps": interval,
             "save_steps": interval,
-            "mixed_precision": "bf16" if self.precision == "mixed" else "no",
+            "mixed_precision": self.mixed_precision,
             "activation_checkpointing": self.chosen.recompute != "none",
         }
         if self.layout.data > 1:
@@ -136,10 +175,38 @@ class Plan:
             f"train/pretrain.py --config {file}"
         )
 
-    def to_yaml(self, **where: str) -> str:
+    def to_yaml(self, *, source: str = SOURCE, output_dir: str = "runs/planned") -> str:
         """The run as a file, with the reasons as its comments."""
-        reasons = "".join(f"# {reason}\n" for reason in self.reasons)
-        return reasons + yaml.safe_dump(self.run(**where), sort_keys=False)
+        reasons = "".join(f"# {reason}\n" for reason in [*self.reasons, self.source_reason(source)])
+        return reasons + yaml.safe_dump(self.run(source=source, output_dir=output_dir), sort_keys=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Means:
+    """What there is to train with."""
+
+    device: Device | None
+    num_devices: int | None
+    hours: float | None
+    limit: float | None
+    """Bytes of a device."""
+    precision: Precision
+    mfu: float
+
+    @property
+    def flops(self) -> float | None:
+        """What the devices do in their time; null without one."""
+        if self.device is None or self.num_devices is None or self.hours is None:
+            return None
+        peak = self.device.peak_of(self.device.dtype_of(self.precision))
+        return peak * self.num_devices * self.hours * 3600 * self.mfu
+
+    def time(self, flops: float, *, num_devices: int) -> TimeEstimate | None:
+        """The time of some FLOPs, where there is a device."""
+        if self.device is None:
+            return None
+        dtype = self.device.dtype_of(self.precision)
+        return estimate_time(flops, device=self.device, num_devices=num_devices, mfu=self.mfu, dtype=dtype)
 
 
 def plan(
@@ -149,12 +216,13 @@ def plan(
     flops: float | None = None,
     budget: str | None = None,
     target_loss: float | None = None,
-    memory_per_device: float | None = None,
+    memory_per_device: float | str | None = None,
     num_devices: int | None = None,
-    mfu: float = 0.4,
+    mfu: float | None = None,
+    price: float | None = None,
     law: str = DEFAULT_LAW,
-    seq_len: int = 1024,
-    vocab_size: int = 32768,
+    seq_len: int | None = None,
+    vocab_size: int | None = None,
     precision: Precision | None = None,
     optimizer: Optimizer = "adamw",
     backend: str | None = None,
@@ -164,192 +232,144 @@ def plan(
     """The best causal model for what is given: one or two of parameters, tokens, FLOPs (or a budget such as
     "8xH100 24h" or "200 A100-hours", at an `mfu`), and a target loss; what is given beyond that has to agree.
 
-    `backend` is the fastest that computes the parts, `precision` "fp32" on a CPU and else "mixed". `memory_per_device`
-    is a limit in bytes; without it, it is that of the budget's device. Without `num_devices` (or a budget that names
-    them) there are as few as hold the model. `unique_tokens` warns where tokens are repeated; `model` are fields of
-    `AttnKitConfig`. Raises `UsageError` for nonsense, for a budget that cannot be read, and where what is given
-    contradicts itself or no size fits.
+    No more is spent than is given, and a target loss is reached. `memory_per_device` is a limit in bytes or a text such
+    as "40GiB"; without it, it is that of the budget's device. Without `num_devices` (or a budget that names them) there
+    are as few as hold the model. `precision` is "mixed" where half precision is fast and else "fp32", `backend` the
+    fastest that computes the parts, `mfu` what the kind of device is known for, and `seq_len` and `vocab_size` follow
+    from the size of the model. With `unique_tokens`, all others are repetitions and are worth less. `price` is money
+    per device and hour, `model` are fields of `AttnKitConfig`. Raises `UsageError` for nonsense, for a budget that
+    cannot be read, and where what is given contradicts itself or no size fits.
     """
-    given = {"parameters": parameters, "tokens": tokens, "flops": flops, "target_loss": target_loss}
-    check_positive(given | {"memory_per_device": memory_per_device, "unique_tokens": unique_tokens})
-    check_positive({"seq_len": seq_len, "vocab_size": vocab_size, "num_devices": num_devices})
-    for name, count in (("parameters", parameters), ("tokens", tokens)):
-        if count is not None and count < 1:
-            raise UsageError(f"{name} must be at least 1, not {count:g}")
-    if not 0 < mfu <= 1:
-        raise UsageError(f"mfu must be more than 0 and at most 1, not {mfu:g}")
-    for name in model:
-        if name not in PLANNED_FIELDS:
-            raise UsageError(f"{name}: no field of a plan's model: {nearest(name, PLANNED_FIELDS)}")
+    quantities = {"parameters": parameters, "tokens": tokens, "flops": flops, "target_loss": target_loss}
+    check_given(quantities | {"unique_tokens": unique_tokens, "mfu": mfu}, model)
+    for name, size in (("seq_len", seq_len), ("vocab_size", vocab_size), ("num_devices", num_devices)):
+        if size is not None:
+            check_count(name, size)
+    limit = None if memory_per_device is None else read_bytes(memory_per_device)
+    found = None if budget is None else read_budget(budget, price=price)
     reasons: list[str] = []
-    found = None if budget is None else read_budget(budget)
-    if found is not None:
-        if num_devices is not None and num_devices != found.num_devices:
-            raise UsageError(f"num_devices {num_devices} contradicts budget {budget!r}: give one of them")
-        num_devices = found.num_devices
-        flops = flops_of(found, flops, mfu=mfu, reasons=reasons)
-    chosen_law = find_law(law)
-    quantities = {**given, "flops": flops}
-    size, total = divide_flops(chosen_law, quantities, reasons=reasons)
-    check_agreement(chosen_law, quantities, size=size, total=total)
-    config = shape(size, seq_len=seq_len, vocab_size=vocab_size, **model)
-    reasons.append(shape_reason(config, size))
-    exact = count_parameters(config)
-    if parameters is None and tokens is None and flops is not None and target_loss is None:
-        total = flops / FLOPS_PER_PRODUCT / exact  # the shape is not quite of the size that was asked for
-    if precision is None:
-        precision = "mixed" if found is None or found.device.name != "cpu" else "fp32"
-    backend = common_backend(config) if backend is None else backend
-    step = Step(config=config, seq_len=seq_len, precision=precision, optimizer=optimizer, backend=backend)
-    limit = memory_per_device if memory_per_device is not None or found is None else float(found.device.memory)
-    return complete(
-        step,
-        chosen_law,
-        total=total,
-        budget=found,
-        num_devices=num_devices if num_devices is not None or limit is not None else 1,
-        limit=limit,
-        mfu=mfu,
-        unique_tokens=unique_tokens,
-        reasons=reasons,
+    means = means_of(found, num_devices=num_devices, limit=limit, precision=precision, mfu=mfu, reasons=reasons)
+    if found is not None and found.hours is not None and flops is not None:
+        raise UsageError("give flops or a budget, not both: a budget is a number of FLOPs")
+    asked = Asked(**quantities | {"flops": flops if means.flops is None else means.flops})
+    known = find_law(law)
+    used: AnyLaw = known if unique_tokens is None else Repeated(law=known, unique_tokens=unique_tokens)
+    wanted, total = size_and_tokens(used, asked, reasons=reasons)
+    seq_len = usual_seq_len(wanted) if seq_len is None else seq_len
+    vocab_size = usual_vocabulary(wanted) if vocab_size is None else vocab_size
+    config = shape(wanted, seq_len=seq_len, vocab_size=vocab_size, rounding=asked.rounding, **model)
+    reasons.append(f"{shape_reason(config, wanted)}; rows of {seq_len} tokens, of a vocabulary of {vocab_size:,}")
+    step = Step(
+        config=config,
+        seq_len=seq_len,
+        precision=means.precision,
+        optimizer=optimizer,
+        backend=common_backend(config) if backend is None else backend,
+        runtime=CPU_RUNTIME if means.device is None else means.device.runtime,
     )
+    total = tokens_of_model(used, asked, size=count_parameters(config), tokens=total)
+    return complete(step, used, asked, means=means, total=total, reasons=reasons)
 
 
-def complete(
-    step: Step,
-    law: Law,
-    *,
-    total: float,
-    budget: Budget | None,
-    num_devices: int | None,
-    limit: float | None,
-    mfu: float,
-    unique_tokens: float | None,
-    reasons: list[str],
-) -> Plan:
-    """Batch, learning rate, layout and time of a model and its number of tokens."""
+def complete(step: Step, law: AnyLaw, asked: Asked, *, means: Means, total: float, reasons: list[str]) -> Plan:
+    """Batch, learning rate, layout, steps and time of a model and its number of tokens."""
     exact, seq_len = count_parameters(step.config), step.seq_len
-    if exact < SMALLEST_OF_LAWS:
-        reasons.append(f"the law was fitted to models above {SMALLEST_OF_LAWS:.2g}: its loss is no prediction here")
-    spent = float(FLOPS_PER_PRODUCT) * exact * total
-    batch, rate = batch_and_rate(spent, total=total, reasons=reasons)
-    considered = choose_layout(step, rows=power_of_two(batch / seq_len), num_devices=num_devices, limit=limit)
+    batch, rate = batch_and_rate(float(FLOPS_PER_PRODUCT) * exact * total, total=total, reasons=reasons)
+    devices = 1 if means.num_devices is None and means.limit is None else means.num_devices
+    considered = choose_layout(step, rows=power_of_two(batch / seq_len), num_devices=devices, limit=means.limit)
     chosen = considered[-1]
-    reasons += layout_reasons(considered)
     at_once = seq_len * chosen.rows * chosen.layout.data
     accumulation = max(1, round(batch / at_once))
-    steps = max(1, round(total / (at_once * accumulation)))
-    if unique_tokens is not None and total > unique_tokens:
+    steps = whole_steps(total / (at_once * accumulation), asked)
+    tokens = steps * at_once * accumulation
+    spent = float(FLOPS_PER_PRODUCT) * exact * tokens
+    reasons.append(f"{at_once * accumulation:,} tokens a step, as rows and their number on a rank are powers of two")
+    reasons += layout_reasons(considered, limit=means.limit)
+    if exact < SMALLEST_OF_LAWS:
+        reasons.append(f"the law was fitted to models above {SMALLEST_OF_LAWS:.2g}: its loss is no prediction here")
+    if isinstance(law, Repeated) and tokens > law.unique_tokens:
         reasons.append(
-            f"{total / unique_tokens:.1f} passes over {unique_tokens:.3g} tokens: up to 4 are worth nearly as much as "
-            "new text (Muennighoff 2023)"
+            f"{tokens / law.unique_tokens:.1f} passes over {law.unique_tokens:.3g} tokens: up to 4 are worth nearly as "
+            "much as new text (Muennighoff 2023), and the loss and the sizes say so"
         )
-    device, devices = (None if budget is None else budget.device), chosen.layout.devices
-    time = None if device is None else estimate_time(spent, device=device, num_devices=devices, mfu=mfu)
     return Plan(
         config=step.config,
         parameters=exact,
-        tokens=steps * at_once * accumulation,
+        tokens=tokens,
         flops=spent,
-        loss=law.loss(exact, total),
-        seq_len=seq_len,
+        loss=law.loss(exact, tokens),
         accumulation=accumulation,
         steps=steps,
         learning_rate=float(f"{rate:.2g}"),
         warmup_steps=min(2000, max(1, steps // 50)),
-        precision=step.precision,
-        device=device,
+        step=step,
+        limit=means.limit,
         considered=considered,
-        hours=None if time is None else time.hours,
+        time=means.time(spent, num_devices=chosen.layout.devices),
         front=pareto_front(law, spent),
         reasons=reasons,
     )
 
 
-def check_positive(given: dict[str, float | None]) -> None:
-    """Refuse what is nothing, less than nothing, or no number."""
-    for name, value in given.items():
-        if value is not None and not 0 < value < math.inf:
-            raise UsageError(f"{name} must be more than 0 and finite, not {value:g}")
-
-
-def flops_of(budget: Budget, flops: float | None, *, mfu: float, reasons: list[str]) -> float | None:
-    """The FLOPs of a budget with a time; those given, where it has none."""
-    if budget.hours is None:
-        return flops
-    if flops is not None:
-        raise UsageError("give flops or a budget, not both: a budget is a number of FLOPs")
-    found = budget.device.peak_of() * budget.num_devices * budget.hours * 3600 * mfu
-    spent = f"{budget.num_devices} x {budget.device.name} for {budget.hours:g} h"
-    reasons.append(f"{spent} at {mfu:.0%} MFU are {found:.3g} FLOPs")
-    return found
-
-
-def divide_flops(law: Law, given: dict[str, float | None], *, reasons: list[str]) -> tuple[float, float]:
-    """Parameters and tokens from one or two of parameters, tokens, FLOPs and loss."""
-    parameters, tokens, flops, loss = (given[name] for name in ("parameters", "tokens", "flops", "target_loss"))
-    if parameters is not None and tokens is not None:
-        return parameters, tokens
-    if parameters is not None:
-        return parameters, tokens_of(law, parameters, flops=flops, loss=loss, reasons=reasons)
-    if tokens is not None:
-        return parameters_of(law, tokens, flops=flops, loss=loss, reasons=reasons), tokens
-    if loss is not None:
-        needed = law.flops_for(loss)
-        if flops is not None and needed > flops * TOLERANCE:
-            raise UsageError(
-                f"target_loss {loss:g} needs {needed:.3g} FLOPs by law {law.name!r}, more than {flops:.3g}"
-            )
-        reasons.append(f"a loss of {loss:g} needs {needed:.3g} FLOPs at least, by law {law.name!r}")
-        flops = needed
-    if flops is None:
-        raise UsageError("give one or two of parameters, tokens, flops (or a budget with a time) and target_loss")
-    reasons.append(f"parameters and tokens: the best division of {flops:.3g} FLOPs by law {law.name!r} ({law.source})")
-    return law.best_parameters(flops), law.best_tokens(flops)
-
-
-def tokens_of(law: Law, parameters: float, *, flops: float | None, loss: float | None, reasons: list[str]) -> float:
-    """All that FLOPs pay for, those that reach a loss, or those for which the model has the best size."""
-    if flops is not None:
-        return flops / FLOPS_PER_PRODUCT / parameters
-    if loss is not None:
-        return reachable(law.tokens_for(loss, parameters=parameters), loss, law)
-    reasons.append(f"tokens: those for which {parameters:.3g} parameters are the best number, by law {law.name!r}")
-    return (law.beta * law.B / (law.alpha * law.A * parameters**-law.alpha)) ** (1 / law.beta)
-
-
-def parameters_of(law: Law, tokens: float, *, flops: float | None, loss: float | None, reasons: list[str]) -> float:
-    """Likewise, the other way round."""
-    if flops is not None:
-        return flops / FLOPS_PER_PRODUCT / tokens
-    if loss is not None:
-        return reachable(law.parameters_for(loss, tokens=tokens), loss, law)
-    reasons.append(f"parameters: the best number for {tokens:.3g} tokens, by law {law.name!r}")
-    return best_parameters_for_tokens(law, tokens)
-
-
-def check_agreement(law: Law, given: dict[str, float | None], *, size: float, total: float) -> None:
-    """Refuse what is given beyond two quantities, and does not go with them."""
-    flops, loss = given["flops"], given["target_loss"]
-    needed = FLOPS_PER_PRODUCT * size * total
-    if flops is not None and needed > flops * TOLERANCE:
-        raise UsageError(
-            f"{size:.3g} parameters on {total:.3g} tokens are {needed:.3g} FLOPs, more than the {flops:.3g} that are "
-            "given: lower one of them"
+def means_of(
+    budget: Budget | None,
+    *,
+    num_devices: int | None,
+    limit: float | None,
+    precision: Precision | None,
+    mfu: float | None,
+    reasons: list[str],
+) -> Means:
+    """The devices of a budget, and what is usual where nothing was said."""
+    if budget is None:
+        return Means(
+            device=None,
+            num_devices=num_devices,
+            hours=None,
+            limit=limit,
+            precision=precision or "mixed",
+            mfu=mfu or MFU,
         )
-    reached = law.loss(size, total)
-    if loss is not None and reached > loss * TOLERANCE:
-        raise UsageError(
-            f"{size:.3g} parameters on {total:.3g} tokens reach a loss of {reached:.4g} by law {law.name!r}, not "
-            f"target_loss {loss:g}: give more of them"
-        )
+    if num_devices is not None and num_devices != budget.num_devices:
+        raise UsageError(f"num_devices {num_devices} contradicts a budget of {budget.num_devices}: give one of them")
+    device = budget.device
+    means = Means(
+        device=device,
+        num_devices=budget.num_devices,
+        hours=budget.hours,
+        limit=float(device.memory) if limit is None else limit,
+        precision=precision or ("mixed" if {"bf16", "fp16"} & set(device.peak) else "fp32"),
+        mfu=device.mfu if mfu is None else mfu,
+    )
+    if means.flops is not None:
+        spent = f"{budget.num_devices} x {device.name} for {budget.hours:g} h in {device.dtype_of(means.precision)}"
+        reasons.append(f"{spent} at {means.mfu:.0%} MFU are {means.flops:.3g} FLOPs")
+    if mfu is None:
+        reasons.append(f"{means.mfu:.0%} MFU is an assumption: `attnkit scale calibrate` measures it on your device")
+    return means
 
 
-def reachable(amount: float, loss: float, law: Law) -> float:
-    """Refuse what no amount reaches."""
-    if math.isinf(amount):
-        raise UsageError(f"target_loss {loss:g} is out of reach of what is given, by law {law.name!r}")
-    return amount
+def whole_steps(steps: float, asked: Asked) -> int:
+    """As many as are paid for, as reach a target loss, or nearly as many as were asked for."""
+    if asked.target_loss is not None:
+        return math.ceil(steps)
+    if asked.flops is None:
+        return max(1, round(steps))
+    if steps < 1:
+        raise UsageError(f"flops: {asked.flops:.3g} pay for no step of a single row: lower seq_len, or give more")
+    return math.floor(steps)
+
+
+def check_given(numbers: dict[str, float | None], model: dict[str, Any]) -> None:
+    """Refuse what is nothing, less than nothing or no number, and fields that no plan's model has."""
+    for name, value in numbers.items():
+        if value is not None:
+            check_number(name, value, most=1 if name == "mfu" else math.inf)
+            if name in ("parameters", "tokens", "unique_tokens"):
+                check_number(name, value, least=1)
+    for name in model:
+        if name not in PLANNED_FIELDS:
+            raise UsageError(f"{name}: no field of a plan's model: {nearest(name, PLANNED_FIELDS)}")
 
 
 def batch_and_rate(flops: float, *, total: float, reasons: list[str]) -> tuple[float, float]:
@@ -364,10 +384,16 @@ def batch_and_rate(flops: float, *, total: float, reasons: list[str]) -> tuple[f
     return batch, rate
 
 
-def layout_reasons(considered: list[Choice]) -> list[str]:
+def layout_reasons(considered: list[Choice], *, limit: float | None) -> list[str]:
     """Why the last of the choices was taken, and what stood in the way of the first."""
     chosen, first = considered[-1], considered[0]
     reasons = [f"layout: {chosen}; {chosen.rows} rows at once on each rank"]
+    if limit is None:
+        reasons.append("no device and no memory_per_device were given: whether it fits is not known")
+    else:
+        reasons.append(
+            f"memory has a margin of {FRAGMENTATION:.0%} for what an allocator loses, and the libraries' part"
+        )
     if chosen is not first:
         reasons.append(
             f"{len(considered) - 1} layouts that talk less do not fit: {first} takes {first.memory.total / 2**30:,.1f} "
@@ -378,7 +404,7 @@ def layout_reasons(considered: list[Choice]) -> list[str]:
     return reasons
 
 
-def pareto_front(law: Law, flops: float) -> list[Point]:
+def pareto_front(law: AnyLaw, flops: float) -> list[Point]:
     """Smaller models on more tokens and larger ones on fewer, for the same FLOPs: loss against the price of use."""
     best = law.best_parameters(flops)
     sizes = [(best * factor, flops / 6 / (best * factor)) for factor in FRONT]

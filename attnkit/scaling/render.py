@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from attnkit.scaling.table import Line
+from attnkit.scaling.units import count, duration, power
 
 WIDTH = 80  # columns of a terminal
 
@@ -42,40 +43,6 @@ COLUMNS: dict[str, Callable[[Line], str]] = {
     "Fewest": lambda line: "" if line.fewest_devices is None else str(line.fewest_devices),
 }
 SPLITS = (0, 9, 15, len(COLUMNS))  # where tables for people begin and end; each repeats the model
-
-
-def power(value: float | None) -> str:
-    """1.23e45."""
-    return "" if value is None else f"{value:.2e}".replace("e+", "e")
-
-
-def count(value: float | None) -> str:
-    """12,300,000,000 as 12.3B."""
-    if value is None:
-        return ""
-    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
-        if value >= size:
-            return f"{value / size:.4g}{letter}"
-    return f"{value:.4g}"
-
-
-def duration(hours: float | None) -> str:
-    """Hours in the unit that people use for so many of them."""
-    if hours is None:
-        return ""
-    if hours < 1 / 60:
-        return f"{hours * 3600:.3g} s"
-    if hours < 1:
-        return f"{hours * 60:.3g} min"
-    return f"{hours:.3g} h" if hours < 72 else f"{hours / 24:.3g} days"
-
-
-def in_bytes(size: float) -> str:
-    """Bytes in the largest unit of which there is one."""
-    for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if size >= unit:
-            return f"{size / unit:,.2f} {name}"
-    return f"{size:,.0f} B"
 
 
 def rows_of(lines: Sequence[Line], names: Sequence[str]) -> list[list[str]]:

@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left
-from typing import Any
+from typing import Any, Literal
 
 from attnkit.errors import UsageError
 from attnkit.models import AttnKitConfig
@@ -10,19 +10,36 @@ from attnkit.models.configuration_attnkit import make_config
 from attnkit.scaling.parameters import count_parameters
 
 WIDTH_PER_LAYER = 96
+Rounding = Literal["nearest", "at_most", "at_least"]
 
 
-def shape(parameters: float, *, seq_len: int, vocab_size: int, **model: Any) -> AttnKitConfig:
+def usual_vocabulary(parameters: float) -> int:
+    """The largest power of two whose embedding has about a third of the parameters of a model of usual shape.
+
+    Between 512, which bytes and special tokens need, and 32768.
+    """
+    # With a depth of w / 96, N is about 12·L·w² = w³/8, so that the width is 2·N^⅓ and an embedding V·2·N^⅓.
+    return int(min(2**15, max(2**9, 2 ** math.floor(math.log2(parameters ** (2 / 3) / 6)))))
+
+
+def usual_seq_len(parameters: float) -> int:
+    """Rows of 1024 tokens, and of 256 for small models, of whose work attention would be too large a part."""
+    return 1024 if parameters >= 1e7 else 256
+
+
+def shape(
+    parameters: float, *, seq_len: int, vocab_size: int, rounding: Rounding = "nearest", **model: Any
+) -> AttnKitConfig:
     """The decoder of hardware-friendly sizes whose count is nearest: whole heads, depth from 1/160 to 1/48 of the
-    width."""
+    width; or the nearest that has not more, or not fewer."""
     fixed = {"vocab_size": vocab_size, "max_position_embeddings": seq_len, **model}
     best: tuple[float, AttnKitConfig] | None = None
     # The wider a model, the fewer layers it has, so that those of a good depth are neighbours.
     every = widths()
     first = bisect_left(every, True, key=lambda width: layers_of(parameters, width, fixed)[0] <= most_layers(width))
     for width in every[first:]:
-        layers, count = layers_of(parameters, width, fixed)
-        if layers < max(1, width // 160):
+        layers, count = layers_of(parameters, width, fixed, rounding=rounding)
+        if layers < max(2 if best and rounding == "nearest" else 1, width // 160):
             break
         # Of sizes within 3% of what is asked for, the one with the usual ratio of width to depth.
         error = abs(math.log(count / parameters))
@@ -44,10 +61,13 @@ def most_layers(width: int) -> int:
     return max(4, width // 48)
 
 
-def layers_of(parameters: float, width: int, fixed: dict[str, Any]) -> tuple[int, int]:
+def layers_of(
+    parameters: float, width: int, fixed: dict[str, Any], *, rounding: Rounding = "nearest"
+) -> tuple[int, int]:
     """The number of layers with which a model of this width has nearly so many parameters, and how many those are."""
     one, two = (count_parameters(decoder(width, layers, fixed)) for layers in (1, 2))
-    layers = round(1 + (parameters - one) / (two - one))
+    exact = 1 + (parameters - one) / (two - one)
+    layers = round(exact) if rounding == "nearest" else math.floor(exact) + (rounding == "at_least")
     return layers, one + (layers - 1) * (two - one)
 
 

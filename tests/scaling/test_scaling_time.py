@@ -48,7 +48,7 @@ def test_this_machine_is_measured() -> None:
     [
         ({"device": "H10"}, "unknown device 'H10': did you mean 'H100'"),
         ({"mfu": 1.5}, "mfu must be more than 0 and at most 1, not 1.5"),
-        ({"mfu": None}, "give exactly one of mfu and seconds"),
+        ({"mfu": None}, "give exactly one of mfu and the time"),
         ({"mfu": None, "seconds": -1.0}, "seconds must be more than 0"),
         ({"num_devices": 0}, "num_devices must be at least 1"),
         ({"num_devices": 2.5}, "num_devices must be a whole number, not 2.5"),
