@@ -1,10 +1,12 @@
 """Measure a few real training steps on this machine, predict a longer run from them, run it, and report the error."""
 
+import math
 import statistics
 import time
 from dataclasses import dataclass
 
 import torch
+from scipy.stats import t
 
 from attnkit.errors import UsageError, check_count
 from attnkit.models.checks import common_backend
@@ -26,6 +28,8 @@ class Calibration:
     """Of the rate that this machine's matrix products reach."""
     tokens_per_second: float
     predicted_seconds: float
+    unsure_seconds: float
+    """Half of the 95% interval of the prediction, from how unlike the measured steps are."""
     measured_seconds: float | None
     """The longer run; None where it was not run."""
 
@@ -47,8 +51,10 @@ def calibrate(
 ) -> Calibration:
     """Train on random tokens for some steps with AdamW on the CPU, in the backend that the model chooses.
 
-    prediction = median seconds of a step · longer_steps; with `check` the longer run is made too. Raises `UsageError`
-    for fewer than 3 steps, which have no median worth the name, and for models without a loss over tokens.
+    prediction = median seconds of a step · longer_steps, ± t · s · longer_steps · √(1/steps + 1/longer_steps), s the
+    standard deviation of a step: it knows nothing of a machine that gets busier or warmer afterwards. With `check` the
+    longer run is made too. Raises `UsageError` for fewer than 3 steps, which have no median worth the name, and for
+    models without a loss over tokens.
     """
     check_count("steps", steps, least=3)
     check_count("longer_steps", longer_steps)
@@ -66,8 +72,15 @@ def calibrate(
         mfu=flops.total / each / measure_cpu().peak_of("fp32"),
         tokens_per_second=flops.tokens / each,
         predicted_seconds=each * longer_steps,
+        unsure_seconds=unsure(measured, longer_steps=longer_steps),
         measured_seconds=longer,
     )
+
+
+def unsure(measured: list[float], *, longer_steps: int) -> float:
+    """Half of the 95% interval of the seconds of a longer run."""
+    far = float(t.ppf(0.975, len(measured) - 1))
+    return far * statistics.stdev(measured) * longer_steps * math.sqrt(1 / len(measured) + 1 / longer_steps)
 
 
 class Step:

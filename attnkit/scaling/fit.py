@@ -15,17 +15,22 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from scipy.stats import t
 
 from attnkit.errors import UsageError, check_count
 from attnkit.scaling.laws import Law
 
 HUBER = 1e-3  # residuals of log L beyond it count linearly
-FEWEST_RUNS = 6  # one more than there are constants
+CONSTANTS = 5
+FEWEST_RUNS = CONSTANTS + 1
 FEWEST_SIZES = 3  # distinct N, and distinct D: with fewer an exponent and its factor are one
 BOOTSTRAPS = 200
-OUTLIER = 3.5  # scaled median absolute deviations (Iglewicz 1993)
+OUTLIER = 0.05  # the chance that any run is named where all follow the law, if their noise is normal
+MEDIAN_EFFICIENCY = 0.37  # the median deviation knows the noise as well as the standard deviation of 37% of the runs
+MOST_OUTLIERS = 0.25  # of the runs: what more of them do is not an exception
 STARTS = tuple(itertools.product((0.0, 8.0, 16.0), (0.0, 8.0, 16.0), (-1.0, 0.7), (0.2, 0.8), (0.2, 0.8)))
 BOUNDS = [(-20.0, 40.0), (-20.0, 40.0), (-10.0, 5.0), (1e-3, 3.0), (1e-3, 3.0)]  # log A, log B, log E, α, β
+NEAR_BOUND = 1e-2
 VAGUE = 20
 FEW_ITERATIONS, PROMISING = 60, 8
 Array = NDArray[np.float64]
@@ -46,20 +51,27 @@ class LawFit:
     """A law, how sure its constants are, and the runs that do not follow it."""
 
     law: Law
+    """Fitted to the runs that are no outliers."""
     intervals: dict[str, tuple[float, float]]
     """95% of the bootstrap, for each constant and for the share of compute that goes to parameters ("exponent")."""
     outliers: list[str]
     residuals: dict[str, float]
-    """log L - log L̂ of each run."""
+    """log L - log L̂ of each run, outliers too."""
     samples: list[Law]
+
+    @property
+    def at_bounds(self) -> list[str]:
+        """Constants whose value lies at the edge of what is searched."""
+        found = (math.log(self.law.A), math.log(self.law.B), math.log(self.law.E), self.law.alpha, self.law.beta)
+        edges = zip(("A", "B", "E", "alpha", "beta"), found, BOUNDS, strict=True)
+        return [name for name, value, bounds in edges if min(abs(value - bound) for bound in bounds) < NEAR_BOUND]
 
     @property
     def undetermined(self) -> list[str]:
         """Constants that the runs do not determine: their interval spans a factor of 20, or their value lies at the
         edge of what is searched."""
-        values, edge = constants(self.law), math.exp(BOUNDS[2][0])
         wide = [name for name, (low, high) in self.intervals.items() if high > VAGUE * low]
-        return [name for name in values if name in wide or (name == "E" and values[name] < 1.01 * edge)]
+        return [name for name in constants(self.law) if name in wide or name in self.at_bounds]
 
     def predict(self, parameters: float, tokens: float) -> tuple[float, float, float]:
         """The loss, and the 95% interval of the bootstrap."""
@@ -82,24 +94,77 @@ def fit_scaling_law(
     check(listed)
     check_count("bootstraps", bootstraps)
     logs = np.log(np.array([[run.parameters, run.tokens, run.loss] for run in listed]))
-    best = search(logs, STARTS)
+    best, follows = search_without_outliers(logs)
+    kept = logs[follows]
     generator = np.random.default_rng(seed)
     samples: list[Law] = []
     while len(samples) < bootstraps:
-        chosen = generator.integers(len(listed), size=len(listed))
-        if all(len(set(logs[chosen, column])) >= FEWEST_SIZES for column in (0, 1)):
-            samples.append(as_law(search(logs[chosen], [tuple(best)])))
+        chosen = generator.integers(len(kept), size=len(kept))
+        if is_varied(kept[chosen]):
+            samples.append(as_law(search(kept[chosen], [tuple(best)])))
     residuals = logs[:, 2] - predict(best, logs)[0]
-    spread = 1.4826 * float(np.median(np.abs(residuals - np.median(residuals))))
-    limit = max(OUTLIER * spread, HUBER)
     law = as_law(best)
     return LawFit(
         law=law,
         intervals={name: interval([constants(it)[name] for it in samples]) for name in constants(law)},
-        outliers=[run.name for run, residual in zip(listed, residuals, strict=True) if abs(residual) > limit],
+        outliers=[run.name for run, follow in zip(listed, follows, strict=True) if not follow],
         residuals={run.name: float(residual) for run, residual in zip(listed, residuals, strict=True)},
         samples=samples,
     )
+
+
+def search_without_outliers(logs: Array) -> tuple[Array, NDArray[np.bool_]]:
+    """The constants of the law, and which runs follow it.
+
+    One run at a time is left out: that without which the others lie nearest to a law. It is an outlier if it is then
+    too far from their law for the most distant of so many runs (a deleted residual over what is unsure of it, with
+    Bonferroni's bound). Were all judged by the law of all, a bad run would draw the law to itself, and those at its
+    side would be named for it.
+    """
+    best, follows = search(logs, STARTS), np.full(len(logs), True)
+    for _ in range(int(MOST_OUTLIERS * len(logs))):
+        trials = []
+        for index in np.flatnonzero(follows):
+            rest = follows & (np.arange(len(logs)) != index)
+            if rest.sum() >= FEWEST_RUNS and is_varied(logs[rest]):
+                found = search(logs[rest], [tuple(best)])
+                trials.append((objective(found, logs[rest])[0], index, found, rest))
+        if not trials:
+            break
+        _, worst, found, rest = min(trials, key=lambda trial: trial[0])
+        residuals = logs[:, 2] - predict(found, logs)[0]
+        freedom = MEDIAN_EFFICIENCY * (rest.sum() - CONSTANTS)
+        threshold = float(t.ppf(1 - OUTLIER / 2 / (rest.sum() + 1), freedom))
+        unsure = math.sqrt(1 + leverage(found, logs[worst], logs[rest]))
+        if abs(residuals[worst]) <= max(threshold * unsure * spread(residuals[rest]), HUBER):
+            break
+        best, follows = search(logs[rest], STARTS), rest
+    return best, follows
+
+
+def spread(residuals: Array) -> float:
+    """The standard deviation of normal residuals with this median deviation.
+
+    Beyond its threshold the Huber loss is an absolute one, whose least value is reached by passing through as many runs
+    as there are constants: their residuals say nothing of the noise.
+    """
+    return 1.4826 * float(np.median(np.sort(np.abs(residuals))[CONSTANTS:]))
+
+
+def leverage(constants: Array, run: Array, others: Array) -> float:
+    """The variance of the law of others at a run, in units of the noise's: j·(JᵀJ)⁻¹·jᵀ, J the slopes of log L̂."""
+
+    def slopes(logs: Array) -> Array:
+        a, b, e = predict(constants, logs)[1]
+        return np.stack([a, b, e, -a * logs[:, 0], -b * logs[:, 1]], axis=1)
+
+    known, here = slopes(others), slopes(run[None])[0]
+    return float(here @ np.linalg.pinv(known.T @ known) @ here)
+
+
+def is_varied(logs: Array) -> bool:
+    """Whether there are as many sizes and numbers of tokens as exponents need."""
+    return all(len(set(logs[:, column])) >= FEWEST_SIZES for column in (0, 1))
 
 
 def check(runs: list[Run]) -> None:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from attnkit.errors import UsageError, nearest
-from attnkit.scaling.fit import constants, draw_fit, fit_scaling_law, read_runs
+from attnkit.scaling.fit import LawFit, Run, constants, draw_fit, fit_scaling_law, read_runs
 from attnkit.scaling.flags import writable
 from attnkit.scaling.hardware import estimate_time
 from attnkit.scaling.planner import Plan, plan
@@ -102,19 +102,43 @@ def do_fit(given: argparse.Namespace) -> str:
     png = None if given.png is None else writable(given.png)
     runs = [run for path in given.runs for run in read_runs(Path(path))]
     found = fit_scaling_law(runs)
-    rows = [
-        [name, f"{value:.5g}", "{:.5g} … {:.5g}".format(*found.intervals[name])]
-        for name, value in constants(found.law).items()
-    ]
-    parts = [f"{len(runs)} runs", grid(["constant", "value", "95% of the bootstrap"], rows)]
-    parts.append(f"outliers: {', '.join(found.outliers) or 'none'}")
+    parts = [f"{len(runs)} runs", *tables_of_fit(found, runs)]
+    parts.append("exponent: the best number of parameters grows as FLOPs to this power")
+    parts.append(f"outliers, left out of the fit: {', '.join(found.outliers) or 'none'}")
     if found.undetermined:
         parts.append(f"not determined by these runs: {', '.join(found.undetermined)}")
     if given.parameters is not None:
         loss, low, high = found.predict(given.parameters, given.tokens)
+        most = max(run.parameters * run.tokens for run in runs)
         parts.append(
-            f"{given.parameters:.3g} parameters on {given.tokens:.3g} tokens: {loss:.4f} ({low:.4f} … {high:.4f})"
+            f"{given.parameters:.3g} parameters on {given.tokens:.3g} tokens: {loss:.4f} ({low:.4f} … {high:.4f}), "
+            f"at {given.parameters * given.tokens / most:.3g} times the FLOPs of the largest run"
         )
     if png is not None:
         draw_fit(found, runs, png)
     return "\n".join(parts)
+
+
+def tables_of_fit(found: LawFit, runs: list[Run]) -> list[str]:
+    """The constants, and how far each run is from the law."""
+    rows = [
+        [
+            name,
+            f"{value:.5g}",
+            "at its bound" if name in found.at_bounds else "{:.5g} … {:.5g}".format(*found.intervals[name]),
+        ]
+        for name, value in constants(found.law).items()
+    ]
+    residuals = [
+        [
+            run.name,
+            f"{run.loss:.4f}",
+            f"{found.law.loss(run.parameters, run.tokens):.4f}",
+            f"{run.loss / found.law.loss(run.parameters, run.tokens) - 1:+.1%}",
+        ]
+        for run in runs
+    ]
+    return [
+        grid(["constant", "value", "95% of the bootstrap"], rows),
+        grid(["run", "loss", "by the law", "off by"], residuals),
+    ]

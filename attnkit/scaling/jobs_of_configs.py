@@ -19,6 +19,8 @@ from attnkit.scaling.subject import read_subject
 from attnkit.scaling.transfer import Coordinate, coordinate_check, draw_coordinates, transfer
 from attnkit.scaling.units import duration, in_bytes
 
+WIDE = 0.1  # of the prediction of a calibration
+
 
 def do_count(given: argparse.Namespace) -> str:
     """Parameters per component."""
@@ -109,11 +111,16 @@ def do_calibrate(given: argparse.Namespace) -> str:
         longer_steps=given.longer_steps,
         check=not given.no_check,
     )
+    doubt = found.unsure_seconds / found.predicted_seconds
     lines = [
         f"step       {found.seconds_per_step:.4g} s, {found.tokens_per_second:,.0f} tokens/s",
         f"MFU        {found.mfu:.1%} of what matrix products reach here, {found.flops_per_step:,} FLOPs per step",
-        f"predicted  {duration(found.predicted_seconds / 3600)} for {given.longer_steps} steps",
+        f"predicted  {duration(found.predicted_seconds / 3600)} for {given.longer_steps} steps, within {doubt:.0%}",
     ]
+    if doubt > WIDE:
+        lines.append(
+            "unsure     the measured steps took unlike times: give more --steps, on a machine that is less busy"
+        )
     if found.measured_seconds is not None and found.error is not None:
         lines.append(
             f"measured   {duration(found.measured_seconds / 3600)}: the prediction is off by {found.error:+.1%}"

@@ -6,7 +6,7 @@ from attnkit import AttnKitConfig
 from attnkit.errors import UsageError
 from attnkit.scaling import count_flops
 from attnkit.scaling.audit import SMALLEST_GPT_2, audit
-from attnkit.scaling.calibrate import calibrate
+from attnkit.scaling.calibrate import calibrate, unsure
 from attnkit.scaling.cli import answer
 
 
@@ -20,6 +20,12 @@ def test_the_known_faults_have_their_known_size() -> None:
     assert ratios["accelerate estimate-memory (bf16)", states] == 0.5
     assert ratios["DeepSpeed estimate_zero*_model_states", states] is None
     assert all(finding.why for finding in findings)
+
+
+def test_steps_of_unlike_times_predict_less_surely() -> None:
+    assert unsure([1.0, 1.0, 1.0], longer_steps=20) == 0
+    assert unsure([0.9, 1.0, 1.1], longer_steps=20) < unsure([0.5, 1.0, 1.5], longer_steps=20)
+    assert unsure([0.9, 1.0, 1.1] * 4, longer_steps=20) < unsure([0.9, 1.0, 1.1], longer_steps=20)
 
 
 def test_the_audit_is_for_decoders() -> None:
@@ -36,6 +42,7 @@ def test_a_short_run_predicts_a_longer_one(tmp_path) -> None:
     config.save_pretrained(tmp_path)
     said = answer(["calibrate", str(tmp_path), "--seq_len", "16", "--steps", "3", "--longer_steps", "2"])
     assert "the prediction is off by" in said
+    assert " steps, within " in said
     assert "accelerate estimate-memory" in answer(["audit", str(tmp_path)])
 
 
