@@ -69,6 +69,8 @@ class LanguageModel(AttnKitPreTrainedModel):
     """
 
     architecture: str
+    needs: tuple[str, str] | None = None
+    """A field that has to be true, and what it is needed for."""
     predicts_next = False  # whether the label of a token is predicted from the token before it
     token_loss: TokenLoss | None = None
     _tp_plan = {"lm_head": "colwise_gather_output"}
@@ -76,14 +78,19 @@ class LanguageModel(AttnKitPreTrainedModel):
     _fsdp_plan = {"lm_head": "keep_full_weight"}
 
     def __init__(self, config: AttnKitConfig, *, with_pooler: bool = False) -> None:
-        if config.architecture != self.architecture:
-            raise UsageError(
-                f"{type(self).__name__} is for architecture {self.architecture!r}, not {config.architecture!r}"
-            )
+        self.check_config(config)
         super().__init__(config)
         self.model = AttnKitModel(config, with_pooler=with_pooler)
         self.transform = Transform(config) if config.output_transform else nn.Identity()
         self.lm_head = OutputEmbedding(config.hidden_size, config.vocab_size, bias=config.output_bias)
+
+    @classmethod
+    def check_config(cls, config: AttnKitConfig) -> None:
+        """Raise `UsageError` for a config of which this class makes no model."""
+        if config.architecture != cls.architecture:
+            raise UsageError(f"{cls.__name__} is for architecture {cls.architecture!r}, not {config.architecture!r}")
+        if cls.needs is not None and not vars(config)[cls.needs[0]]:
+            raise UsageError(f"{cls.needs[1]}: set {cls.needs[0]} true")
 
     def init_parallel_plans(self) -> None:
         """As transformers does it, but an output embedding that may be tied is divided with the body or not at all."""
@@ -275,11 +282,10 @@ class AttnKitForPreTraining(LanguageModel):
     follows the first (Devlin 2019)."""
 
     architecture = "encoder"
+    needs = ("pooler", "next-sentence prediction reads the pooled state")
     _tied_weights_keys = {"lm_head.weight": "model.encoder.embeddings.tokens.weight"}
 
     def __init__(self, config: AttnKitConfig) -> None:
-        if not config.pooler:
-            raise UsageError("next-sentence prediction reads the pooled state: set pooler true")
         super().__init__(config, with_pooler=True)
         self.loss_type = "ForMaskedLM"
         self.seq_relationship = nn.Linear(config.hidden_size, 2)

@@ -10,7 +10,6 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
-from attnkit.errors import UsageError
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.models.language import LanguageModel
 
@@ -19,11 +18,10 @@ class AttnKitForPermutationLM(LanguageModel):
     """An encoder with two streams that predicts tokens from those before them in a random order (Yang 2019)."""
 
     architecture = "encoder"
+    needs = ("two_stream", "a permutation language model has two streams")
     _tied_weights_keys = {"lm_head.weight": "model.encoder.embeddings.tokens.weight"}
 
     def __init__(self, config: AttnKitConfig) -> None:
-        if not config.two_stream:
-            raise UsageError("a permutation language model has two streams: set two_stream true")
         super().__init__(config)
         self.loss_type = "ForMaskedLM"
         self.post_init()

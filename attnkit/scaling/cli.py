@@ -17,7 +17,13 @@ def answer(arguments: Sequence[str]) -> str:
     if name not in JOBS:
         raise UsageError(f"unknown job {name!r} of scale: {nearest(name, JOBS)}")
     fill, (module, function), summary = JOBS[name]
-    parser = flags.Parser(prog=f"attnkit scale {name}", description=summary, add_help=False, allow_abbrev=False)
+    parser = flags.Parser(
+        prog=f"attnkit scale {name}",
+        description=summary,
+        add_help=False,
+        allow_abbrev=False,
+        formatter_class=flags.Help,
+    )
     fill(parser)
     if "-h" in rest or "--help" in rest:
         return parser.format_help().rstrip("\n")

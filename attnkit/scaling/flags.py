@@ -1,6 +1,7 @@
 """The flags of the jobs of `attnkit scale`; nothing heavy is imported, so that `--help` is quick."""
 
 import argparse
+import os
 from pathlib import Path
 from typing import NoReturn, get_args
 
@@ -25,6 +26,15 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{self.prog.removeprefix('attnkit ')}: {message}; see {self.prog} --help")
 
 
+class Help(argparse.HelpFormatter):
+    """Help with the defaults that are values."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or ""
+        said = action.default is None or action.default is False or "default" in text
+        return text if said else f"{text} (default: %(default)s)".strip()
+
+
 def add_subject(parser: Parser) -> None:
     """The config that most jobs are about."""
     parser.add_argument(
@@ -44,13 +54,15 @@ def add_batch(parser: Parser) -> None:
 PNG = b"\x89PNG"  # how such a file begins
 
 
-def writable(path: str) -> Path:
-    """A picture that can be written, as far as its folder tells, over nothing but another picture."""
+def writable(path: str, *, ending: str = ".png") -> Path:
+    """A file that can be written, as far as its folder tells; over nothing but a picture by a picture."""
     place = Path(path).expanduser()
-    if place.is_file() and place.read_bytes()[: len(PNG)] != PNG:
+    if place.suffix.lower() != ending:
+        raise UsageError(f"{path}: has no ending {ending}: name it {place.with_suffix(ending).name}")
+    if ending == ".png" and place.is_file() and place.read_bytes()[: len(PNG)] != PNG:
         raise UsageError(f"{path}: is there already and is no picture: choose another file")
-    if not place.parent.is_dir() or place.is_dir():
-        raise UsageError(f"{path}: cannot be written: give a file in a folder that exists")
+    if not place.parent.is_dir() or place.is_dir() or not os.access(place.parent, os.W_OK):
+        raise UsageError(f"{path}: cannot be written: give a file in a folder that exists and is yours")
     return place
 
 
@@ -112,6 +124,7 @@ def fill_flops(parser: Parser) -> None:
     parser.add_argument("--convention", default="exact", help=" or ".join(get_args(Convention)))
     parser.add_argument("--recompute", default="none", help=" or ".join(get_args(Recompute)))
     parser.add_argument("--backend", default="eager", help="the attention backend, for the convention 'hardware'")
+    parser.add_argument("--inference", action="store_true", help="a forward pass alone, no training")
 
 
 def fill_memory(parser: Parser) -> None:
@@ -128,8 +141,9 @@ def fill_memory(parser: Parser) -> None:
     parser.add_argument("--data", type=int, default=1, help="data-parallel ranks")
     parser.add_argument("--tensor", type=int, default=1, help="devices that share each layer")
     parser.add_argument("--pipeline", type=int, default=1, help="devices that share the layers among them")
-    parser.add_argument("--fragmentation", type=float, default=0.0, help="part of the peak that an allocator may lose")
     parser.add_argument("--device", help="a device of the catalogue: how many of them training needs at least")
+    parser.add_argument("--fragmentation", type=float, help="part of the peak that an allocator may lose; 0.1 on a GPU")
+    parser.add_argument("--runtime", metavar="SIZE", help="what libraries take, e.g. 1GiB; by default the device's")
 
 
 def fill_audit(parser: Parser) -> None:

@@ -100,6 +100,7 @@ def count_flops(
     if backend not in ("eager", *BACKENDS):
         raise UsageError(f"unknown backend {backend!r}: {nearest(backend, ['eager', *BACKENDS])}")
     batch = make_batch(batch_size, seq_len, target_len=target_len, past=past, predicted=predicted)
+    check_target(subject, target_len)
     if convention == "6nd":
         count = six_n_d(subject, batch)
     elif subject.ours is not None:
@@ -132,6 +133,12 @@ def make_batch(size: int, tokens: int, *, target_len: int | None, past: int, pre
     return Batch(size=size, tokens=tokens, target=target, past=past, predicted=predicted)
 
 
+def check_target(subject: Subject, target_len: int | None) -> None:
+    """Refuse tokens for a decoder that is not there."""
+    if target_len is not None and not subject.config.is_encoder_decoder:
+        raise UsageError(f"target_len {target_len}: this model has one stack: leave it out")
+
+
 def check_positions(config: FilledConfig, batch: Batch) -> None:
     """Refuse more tokens than there are positions."""
     longest = batch.past + (max(batch.tokens, batch.target) if config.is_encoder_decoder else batch.tokens)
@@ -147,6 +154,8 @@ def check_positions(config: FilledConfig, batch: Batch) -> None:
 def six_n_d(subject: Subject, batch: Batch) -> FlopCount:
     """2·N·D forward and 4·N·D backward (Kaplan 2020, section 2.1), N with embeddings."""
     active = parameters_by_component(subject.config, head=subject.head).active
+    if active is None:
+        raise UsageError(f"{subject.config.model_type} does not say how many experts a token chooses: give 'exact'")
     two = subject.config.is_encoder_decoder
     tokens = batch.size * (batch.tokens + batch.target if two else batch.tokens)
     products = active * tokens // (2 if two else 1)

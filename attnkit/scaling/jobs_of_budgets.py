@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from attnkit.errors import UsageError, nearest
+from attnkit.errors import UsageError, check_number, nearest
 from attnkit.scaling.fit import LawFit, Run, constants, draw_fit, fit_scaling_law, read_runs
 from attnkit.scaling.flags import writable
 from attnkit.scaling.hardware import estimate_time
@@ -26,6 +26,10 @@ def do_table(given: argparse.Namespace) -> str:
 
 def do_time(given: argparse.Namespace) -> str:
     """Time, utilization, cost and energy."""
+    if (given.mfu is None) == (given.hours is None):
+        raise UsageError("give exactly one of --mfu and --hours")
+    if given.hours is not None:
+        check_number("hours", given.hours)
     found = estimate_time(
         given.flops,
         device=given.device,
@@ -52,7 +56,7 @@ def do_plan(given: argparse.Namespace) -> str:
     """The plan, its front and its reasons; or the run as a file."""
     elsewhere = ("source", "output_dir", "output")
     asked = {name: value for name, value in vars(given).items() if name not in elsewhere}
-    output = None if given.output is None else writable(given.output)
+    output = None if given.output is None else writable(given.output, ending=".yaml")
     found = plan(**asked)
     layouts = [
         [str(it), str(it.rows), in_bytes(it.memory.total), "fits" if it.fits and found.limit is not None else ""]

@@ -12,12 +12,16 @@ from attnkit.scaling.calibrate import calibrate
 from attnkit.scaling.choices import Rule
 from attnkit.scaling.flags import writable
 from attnkit.scaling.flops import count_flops
-from attnkit.scaling.memory import Layout, fewest_devices, trace_memory
+from attnkit.scaling.hardware import CPU_RUNTIME, find_device
+from attnkit.scaling.layouts import FRAGMENTATION
+from attnkit.scaling.memory import Layout, Traced, fewest_devices, trace_memory
 from attnkit.scaling.parameters import parameters_by_component
 from attnkit.scaling.render import folded, grid
 from attnkit.scaling.subject import read_subject
 from attnkit.scaling.transfer import Coordinate, coordinate_check, draw_coordinates, transfer
-from attnkit.scaling.units import duration, in_bytes
+from attnkit.scaling.units import duration, in_bytes, read_bytes
+
+NONE_IS_ENOUGH = "no number is enough: try --recompute full, --backend sdpa, --tensor, or fewer tokens at once"
 
 WIDE = 0.1  # of the prediction of a calibration
 
@@ -26,12 +30,14 @@ def do_count(given: argparse.Namespace) -> str:
     """Parameters per component."""
     found = parameters_by_component(given.config, head=given.head)
     rows = [[name, f"{number:,}", f"{number / found.total:.1%}"] for name, number in found.components.items()]
-    rows += [["body", f"{found.body:,}", ""], ["active", f"{found.active:,}", ""], ["total", f"{found.total:,}", ""]]
+    active = "not known" if found.active is None else f"{found.active:,}"
+    rows += [["body", f"{found.body:,}", ""], ["active", active, ""], ["total", f"{found.total:,}", ""]]
     return grid(["component", "parameters", "share"], rows)
 
 
 def do_flops(given: argparse.Namespace) -> str:
     """FLOPs per component."""
+    batch = batch_of(given)
     found = count_flops(
         given.config,
         head=given.head,
@@ -39,22 +45,43 @@ def do_flops(given: argparse.Namespace) -> str:
         convention=given.convention,
         recompute=given.recompute,
         backend=given.backend,
-        **batch_of(given),
+        **batch,
     )
-    rows = [[name, f"{it.forward:,}", f"{it.backward:,}"] for name, it in found.components.items()]
-    rows.append(["total", f"{found.forward:,}", f"{found.backward:,}"])
+    trains = not (given.past or given.inference)
+    work = [(name, it.forward, it.backward) for name, it in found.components.items()]
+    work.append(("total", found.forward, found.backward))
     pairs = found.pair_operations
     if pairs.total:
-        rows.append(["element-wise work of the score, apart", f"{pairs.forward:,}", f"{pairs.backward:,}"])
-    rows.append(["element-wise work of AdamW, apart", "", f"{found.optimizer:,}"])
-    table = grid([f"FLOPs, {found.convention}", "forward", "backward"], rows)
-    return (
-        f"{table}\n{found.total:,} FLOPs of training on {found.tokens:,} tokens, {found.total / found.tokens:,.0f} each"
+        work.append(("element-wise work of the score, apart", pairs.forward, pairs.backward))
+    rows = [[name, f"{forward:,}", *[f"{backward:,}"] * trains] for name, forward, backward in work]
+    rows += [["element-wise work of AdamW, apart", "", f"{found.optimizer:,}"]] * trains
+    table = grid([f"FLOPs, {found.convention}", "forward", *["backward"] * trains], rows)
+    total = found.total if trains else found.forward
+    what = (
+        "a training step"
+        if trains
+        else "a forward pass" + f" after {given.past:,} tokens in the cache" * bool(given.past)
     )
+    return (
+        f"{table}\n{total:,} FLOPs of {what} on {found.tokens:,} tokens ({rows_in_words(batch)}), "
+        f"{total / found.tokens:,.0f} each"
+    )
+
+
+def rows_in_words(batch: dict[str, Any]) -> str:
+    """What a model is given at once."""
+    said = f"{batch['batch_size']} x {batch['seq_len']}"
+    said += "" if batch["target_len"] is None else f" to {batch['target_len']}"
+    return said + ("" if batch["predicted"] is None else f", {batch['predicted']} predicted")
 
 
 def do_memory(given: argparse.Namespace) -> str:
     """Memory per device."""
+    batch, device = batch_of(given), None if given.device is None else find_device(given.device)
+    on_gpu = device is not None and device.name != "cpu"
+    fragmentation = (FRAGMENTATION if on_gpu else 0.0) if given.fragmentation is None else given.fragmentation
+    runtime = CPU_RUNTIME if device is None else device.runtime
+    runtime = runtime if given.runtime is None else round(read_bytes(given.runtime, name="runtime"))
     traced = trace_memory(
         given.config,
         head=given.head,
@@ -64,21 +91,33 @@ def do_memory(given: argparse.Namespace) -> str:
         recompute=given.recompute,
         logits=given.logits,
         training=not given.inference,
-        **batch_of(given),
+        **batch,
     )
     layout = Layout(sharding=given.sharding, data=given.data, tensor=given.tensor, pipeline=given.pipeline)
-    found = traced.divided(layout, fragmentation=given.fragmentation)
-    kinds = ("weights", "gradients", "optimizer", "activations", "logits", "kv_cache", "temporary", "peak", "margin")
-    rows = [[name, in_bytes(vars(found)[name])] for name in (*kinds, "runtime")] + [["total", in_bytes(found.total)]]
-    lines = [grid(["per device", "memory"], rows), f"the peak is in phase: {found.peak_phase}"]
-    lines.append(f"activations by the textbook (Korthikanti 2022): {in_bytes(found.textbook_activations)}")
-    if given.device is not None:
+    found = traced.divided(layout, fragmentation=fragmentation, runtime=runtime)
+    kinds = ["weights", "gradients", "optimizer", "activations", "logits", "kv_cache", "temporary"]
+    rows = [[name, in_bytes(vars(found)[name]), found.at_peak(name)] for name in kinds]
+    rows += [[f"peak, in {found.peak_phase}", in_bytes(found.peak), "the sum of what is alive then"]]
+    rows += [["margin", in_bytes(found.margin), f"{fragmentation:.0%} that an allocator may lose"]]
+    rows += [["runtime", in_bytes(found.runtime), "what the libraries take"], ["total", in_bytes(found.total), ""]]
+    lines = [grid(["per device", "memory", ""], rows), folded(f"of {assumed(given, traced, batch)}").strip()]
+    if not given.inference:
+        lines.append(f"activations by the textbook (Korthikanti 2022): {in_bytes(found.textbook_activations)}")
+    if device is not None:
         for sharding in ("zero1", "zero2", "zero3"):
-            fewest = fewest_devices(traced, given.device, sharding=sharding, fragmentation=given.fragmentation)
-            lines.append(
-                f"fewest {given.device} with {sharding}: {'no number is enough' if fewest is None else fewest}"
-            )
+            fewest = fewest_devices(traced, device, sharding=sharding, fragmentation=fragmentation, runtime=runtime)
+            lines.append(f"fewest {device.name} with {sharding}: {fewest or NONE_IS_ENOUGH}")
     return "\n".join(lines)
+
+
+def assumed(given: argparse.Namespace, traced: Traced, batch: dict[str, Any]) -> str:
+    """All that the figures rest on."""
+    names = [f"{rows_in_words(batch)} tokens", f"head {traced.subject.head}", f"{given.precision} precision"]
+    names += [f"backend {given.backend}"]
+    if given.inference:
+        return ", ".join([*names, "a forward pass with a full cache"])
+    names += [f"optimizer {given.optimizer}", f"recomputation {given.recompute}", f"{traced.setting.logits} logits"]
+    return ", ".join([*names, f"{given.data} x {given.tensor} x {given.pipeline} devices, sharding {given.sharding}"])
 
 
 def do_audit(given: argparse.Namespace) -> str:

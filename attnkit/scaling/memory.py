@@ -11,16 +11,16 @@ from typing import get_args
 
 import torch
 
-from attnkit.errors import UsageError, check_count, nearest
+from attnkit.errors import UsageError, check_count, check_number, nearest
 from attnkit.models.checks import obstacles
 from attnkit.scaling.choices import TRACED_BACKENDS, Logits, Optimizer, Precision, Recompute, Sharding
-from attnkit.scaling.flops import check_positions, make_batch
+from attnkit.scaling.flops import check_positions, check_target, make_batch
 from attnkit.scaling.hardware import CPU_RUNTIME, Device, find_device
 from attnkit.scaling.parameters import kinds_of_layers
 from attnkit.scaling.parts import build_position, build_scorer, cost_of, places
 from attnkit.scaling.states import Static, static_bytes
 from attnkit.scaling.subject import Config, FilledConfig, Subject, read_subject
-from attnkit.scaling.trace import Setting, Step, trace_step
+from attnkit.scaling.trace import Setting, Step, has_decoder_count, trace_step
 
 MAX_DEVICES = 2**20
 MASKED = 0.15  # of the tokens are predicted (Devlin 2019, section 3.1)
@@ -63,6 +63,14 @@ class MemoryEstimate:
     """What an allocator may lose to fragmentation."""
     runtime: int
     """What the libraries take on their first use."""
+
+    def at_peak(self, part: str) -> str:
+        """Whether a part is alive at the moment of the peak; `temporary` is what else there is of it."""
+        if part in ("activations", "logits"):
+            return "" if self.peak_phase == "forward" else "not at the peak"
+        if part == "gradients":
+            return "not at the peak" if self.peak_phase == "forward" else "those that are there at the peak count"
+        return ""
 
     @property
     def total(self) -> int:
@@ -161,6 +169,7 @@ def trace_memory(
     subject = read_subject(config, head=head)
     if logits is None:
         logits = "chunked" if training and subject.is_language_model else "whole"
+    check_target(subject, target_len)
     target = seq_len if target_len is None else target_len
     make_batch(batch_size, seq_len, target_len=target, past=0, predicted=predicted)
     choices = (("precision", precision, Precision), ("optimizer", optimizer, Optimizer))
@@ -209,12 +218,13 @@ def usually_predicted(subject: Subject, seq_len: int, *, target_len: int) -> int
 
 def check_layout(subject: Subject, layout: Layout, *, fragmentation: float) -> None:
     """Refuse what is no count, and divisions that leave something over."""
+    if not isinstance(layout, Layout):
+        raise UsageError(f"layout must be an attnkit.scaling.Layout, not {layout!r}")
     for name, count in (("data", layout.data), ("tensor", layout.tensor), ("pipeline", layout.pipeline)):
         check_count(name, count)
     if layout.sharding not in get_args(Sharding):
         raise UsageError(f"unknown sharding {layout.sharding!r}: {nearest(layout.sharding, get_args(Sharding))}")
-    if not 0 <= fragmentation < 1:
-        raise UsageError(f"fragmentation must be at least 0 and less than 1, not {fragmentation}")
+    check_number("fragmentation", fragmentation, least=0, most=0.99)
     if layout.sharding == "none" and layout.data > 1:
         raise UsageError(f"{layout.data} data-parallel ranks need a sharding: ddp, zero1, zero2, zero3 or fsdp")
     config = subject.ours
@@ -228,7 +238,6 @@ def check_layout(subject: Subject, layout: Layout, *, fragmentation: float) -> N
 def divide(traced: Traced, layout: Layout, *, fragmentation: float, runtime: int) -> MemoryEstimate:
     """The part of one device: every phase of the step, with its own share of states and activations."""
     step, whole, kv_cache = traced.step, traced.static, math.ceil(traced.kv_cache / layout.tensor / layout.pipeline)
-    num_layers = traced.subject.config.num_hidden_layers
     model = layout.tensor * layout.pipeline
     shards = {"optimizer": ("zero1", "zero2", "zero3", "fsdp"), "gradients": ("zero2", "zero3", "fsdp")}
     shards["weights"] = ("zero3", "fsdp")
@@ -237,7 +246,7 @@ def divide(traced: Traced, layout: Layout, *, fragmentation: float, runtime: int
         for name, size in vars(whole).items()
     }
     buckets = part["gradients"] if layout.sharding == "ddp" else 0
-    gathered = 2 * whole.weights // (num_layers * layout.tensor) if layout.sharding in shards["weights"] else 0
+    gathered = gathered_bytes(traced, layout, own=part["weights"]) if layout.sharding in shards["weights"] else 0
     # With one pipeline stage after another, the first holds as many micro-batches as there are stages, of a share each.
     replicated = step.activations - step.in_parts
     activations = replicated + math.ceil(step.in_parts / layout.tensor)
@@ -248,7 +257,11 @@ def divide(traced: Traced, layout: Layout, *, fragmentation: float, runtime: int
         # The trace holds weights and no optimizer; its gradients have the dtype of its weights.
         share = moment.gradients / step.weights
         passing = moment.total - step.weights - step.buffers - moment.gradients
-        phases[name] = fixed + math.ceil(part["gradients"] * share) + math.ceil(passing * shrink)
+        if name == "forward":
+            passing -= moment.in_parts - math.ceil(moment.in_parts / layout.tensor)
+        else:  # what backward makes inside layers is not known apart
+            passing = math.ceil(passing * shrink)
+        phases[name] = fixed + math.ceil(part["gradients"] * share) + passing
     phase = max(phases, key=lambda name: phases[name])
     peak = phases[phase]
     known = part["weights"] + part["optimizer"] + kv_cache
@@ -270,6 +283,14 @@ def divide(traced: Traced, layout: Layout, *, fragmentation: float, runtime: int
         margin=math.ceil(peak * fragmentation),
         runtime=runtime,
     )
+
+
+def gathered_bytes(traced: Traced, layout: Layout, *, own: int) -> int:
+    """The weights of other ranks that one has for a moment, beside its `own`: two blocks, or all of a smaller stage."""
+    config = traced.subject.config
+    blocks = config.num_hidden_layers + (config.num_decoder_layers if has_decoder_count(config) else 0)
+    weights = math.ceil(traced.static.weights / layout.tensor)
+    return min(2 * weights // blocks, math.ceil(weights / layout.pipeline) - own)
 
 
 def kv_cache_bytes(subject: Subject, setting: Setting) -> int:

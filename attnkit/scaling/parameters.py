@@ -4,6 +4,7 @@ Symbols: d hidden size, H and G query and key-value heads, D head width, f inner
 vocabulary.
 """
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import cast
@@ -15,7 +16,8 @@ from attnkit.scaling.parts import build_normalizer, build_pattern, build_positio
 from attnkit.scaling.subject import Config, FilledConfig, Subject, read_subject
 
 EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k")
+EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk", "moe_k")
+ONE_EXPERT, ROUTER = re.compile(r"\.experts\.(expert_)?\d+\."), re.compile(r"router|\.gate\.")
 FEED_FORWARD_NAMES = ("mlp", "ffn", ".ff.", "feed_forward", "intermediate", "fc1", "fc2", "expert", "dense")
 
 
@@ -28,8 +30,8 @@ class ParameterCount:
     """The components of each layer, the encoder's before the decoder's; empty for models of transformers."""
     body: int
     """Without what only the head has."""
-    active: int
-    """Those that one token meets: of experts only the chosen ones."""
+    active: int | None
+    """Those that one token meets: of experts only the chosen ones; None where the config does not say how many."""
 
     @property
     def total(self) -> int:
@@ -184,10 +186,9 @@ def built(subject: Subject) -> ParameterCount:
                 seen.add(id(parameter))
                 components[component_of(name, module)] += parameter.numel()
                 outside += 0 if id(parameter) in body else parameter.numel()
-    total = components.total()
-    return ParameterCount(
-        components=dict(components), layers=[], body=total - outside, active=total - idle_experts(model)
-    )
+    total, idle = components.total(), idle_experts(model)
+    active = None if idle is None else total - idle
+    return ParameterCount(components=dict(components), layers=[], body=total - outside, active=active)
 
 
 def component_of(name: str, module: nn.Module) -> str:
@@ -204,12 +205,21 @@ def component_of(name: str, module: nn.Module) -> str:
     return "feed_forward" if any(word in path for word in FEED_FORWARD_NAMES) else "other"
 
 
-def idle_experts(model: PreTrainedModel) -> int:
-    """Parameters of the experts that a token does not choose."""
+def idle_experts(model: PreTrainedModel) -> int | None:
+    """Parameters of the experts that a token does not choose; None where the config does not say how many it does.
+
+    Experts are tensors with one matrix for each, or modules of a list called so; every token meets their router.
+    """
     values = model.config.get_text_config().to_dict()
-    counts = [values[name] for name in EXPERT_COUNTS if values.get(name)]
-    chosen = [values[name] for name in EXPERTS_PER_TOKEN if values.get(name)]
-    if not counts or not chosen:
+    values |= {name: it for inner in values.values() if isinstance(inner, dict) for name, it in inner.items()}
+    num = next((values[name] for name in EXPERT_COUNTS if values.get(name)), 1)
+    experts = sum(
+        parameter.numel()
+        for name, parameter in model.named_parameters()
+        if not ROUTER.search(name)
+        and (ONE_EXPERT.search(name) or (parameter.shape[0] == num and (parameter.dim() > 2 or ".experts." in name)))
+    )
+    if num == 1 or not experts:
         return 0
-    experts = sum(parameter.numel() for name, parameter in model.named_parameters() if ".experts." in name)
-    return experts - experts * chosen[0] // counts[0]
+    chosen = next((values[name] for name in EXPERTS_PER_TOKEN if values.get(name)), None)
+    return None if chosen is None else experts - experts * chosen // num

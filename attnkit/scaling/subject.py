@@ -53,6 +53,7 @@ OF_OBJECTIVE = {
 }
 GUESSES = ("pre_training", "causal_lm", "seq2seq_lm", "masked_lm", "none")
 
+SIZES = ("num_hidden_layers", "hidden_size", "vocab_size", "num_attention_heads")
 MOST_LAYERS = 2**14  # each is looked at
 MODEL_FAULTS = (
     *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError),
@@ -129,12 +130,20 @@ def read_subject(config: Config, *, head: str | None = None) -> Subject:
 
     Raises `UsageError` for what is no config, says nonsense, or has no such head.
     """
-    if head is not None and head not in HEADS:
+    if head is not None and not (isinstance(head, str) and head in HEADS):
         raise UsageError(f"unknown head {head!r}: {nearest(head, HEADS)}")
     found_head = None
-    if not isinstance(config, PreTrainedConfig):
-        config, found_head = read_path(config)
-    check(config)
+    if not isinstance(config, PreTrainedConfig | str | Path):
+        raise UsageError(f"config must be a config of attnkit or transformers, or a path, not {type(config).__name__}")
+    if isinstance(config, PreTrainedConfig):
+        check(config)
+    else:
+        path = config
+        config, found_head = read_path(path)
+        try:
+            check(config)
+        except UsageError as error:
+            raise UsageError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
     subject = Subject(config=config, head=head or found_head or default_head(config))
     if isinstance(config, AttnKitConfig):
         check_head(config, subject.head)
@@ -143,7 +152,7 @@ def read_subject(config: Config, *, head: str | None = None) -> Subject:
 
 def read_path(path: str | Path) -> tuple[PreTrainedConfig, str | None]:
     """The config behind a path, and the head that it says the model has."""
-    if "\0" in str(path):
+    if not str(path) or "\0" in str(path):
         raise UsageError(f"{str(path)!r}: no such file or folder")
     place = Path(path).expanduser()
     if place.suffix in (".yaml", ".yml"):
@@ -176,7 +185,7 @@ def load_config(path: str, **changes: Any) -> PreTrainedConfig:
         raise UsageError(f"{path}: {first_line(error.__cause__ or error)}") from error
     except UsageError as error:
         raise UsageError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, *MODEL_FAULTS) as error:
         raise UsageError(f"{path}: no config can be read there: {first_line(error)}") from error
 
 
@@ -199,7 +208,10 @@ def read_yaml(path: Path) -> tuple[PreTrainedConfig, str | None]:
     section = {
         name: run[name] if isinstance(run.get(name), Mapping) else {} for name in ("tokenizer", "data", "objective")
     }
-    head = OF_OBJECTIVE.get(section["objective"].get("name", ""))
+    objective = section["objective"].get("name")
+    if objective is not None and not (isinstance(objective, str) and objective in OF_OBJECTIVE):
+        raise UsageError(f"{path}: objective.name: unknown objective {objective!r}: {nearest(objective, OF_OBJECTIVE)}")
+    head = None if objective is None else OF_OBJECTIVE[objective]
     if saved is not None:
         return load_config(str(folder_of_config(Path(saved).expanduser()) or saved), **given), head
     silent = {
@@ -243,10 +255,13 @@ def class_of(head: str) -> Any:
 
 
 def check_head(config: AttnKitConfig, head: str) -> None:
-    """Refuse a head of another architecture."""
+    """Refuse a head that no model of this config has."""
     model_class = class_of(head)
-    if issubclass(model_class, LanguageModel) and model_class.architecture != config.architecture:
-        raise UsageError(f"head {head!r} is for architecture {model_class.architecture!r}, not {config.architecture!r}")
+    if issubclass(model_class, LanguageModel):
+        try:
+            model_class.check_config(config)
+        except UsageError as error:
+            raise UsageError(f"head {head!r}: {error}") from error
 
 
 def check(config: PreTrainedConfig) -> None:
@@ -257,9 +272,7 @@ def check(config: PreTrainedConfig) -> None:
     if isinstance(config, AttnKitConfig):
         config.validate_function()
         return
-    sizes = {name: getattr(config, name) for name in ("num_hidden_layers", "hidden_size") if hasattr(config, name)}
-    if hasattr(config, "vocab_size"):
-        sizes["vocab_size"] = config.vocab_size
-    for name, size in sizes.items():
+    for name in SIZES:
+        size = getattr(config, name) if hasattr(config, name) else None
         if isinstance(size, int) and size < 1:
-            raise UsageError(f"{name} must be at least 1, not {size}")
+            raise UsageError(f"{config.attribute_map.get(name, name)} must be at least 1, not {size}")

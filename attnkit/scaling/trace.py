@@ -58,6 +58,7 @@ class Living(TorchDispatchMode):
         self.inside = False  # whether an attention or feed-forward layer is running
         self.current = 0
         self.gradients = 0  # the part of it that are gradients of weights
+        self.in_parts = 0  # the part of it that was made inside attention and feed-forward layers
         self.peak = Peak()
 
     def __torch_dispatch__(
@@ -93,12 +94,18 @@ class Living(TorchDispatchMode):
         size = storage.nbytes()
         self.known[storage] = self.inside
         self.current += size
+        self.in_parts += size * self.inside
         if self.current > self.peak.total:
-            self.peak = Peak(total=self.current, gradients=self.gradients)
-        weakref.finalize(storage, self.leave, size)
+            self.peak = self.now()
+        weakref.finalize(storage, self.leave, size, self.inside)
 
-    def leave(self, size: int) -> None:
+    def leave(self, size: int, inside: bool) -> None:
         self.current -= size
+        self.in_parts -= size * inside
+
+    def now(self) -> "Peak":
+        """What is alive at this moment."""
+        return Peak(total=self.current, gradients=self.gradients, in_parts=self.in_parts)
 
     def add_gradient(self, parameter: Tensor) -> None:
         """Note that a weight has got its gradient."""
@@ -106,7 +113,7 @@ class Living(TorchDispatchMode):
 
     def take_peak(self) -> "Peak":
         """The most bytes since the last call."""
-        peak, self.peak = self.peak, Peak(total=self.current, gradients=self.gradients)
+        peak, self.peak = self.peak, self.now()
         return peak
 
 
@@ -116,13 +123,12 @@ class Peak:
 
     total: int = 0
     gradients: int = 0
+    in_parts: int = 0
 
     def move(self, start: "Peak", end: "Peak", factor: float) -> "Peak":
         """self + factor · (end - start)."""
-        return Peak(
-            total=self.total + round(factor * (end.total - start.total)),
-            gradients=self.gradients + round(factor * (end.gradients - start.gradients)),
-        )
+        mine, first, last = vars(self), vars(start), vars(end)
+        return Peak(**{name: mine[name] + round(factor * (last[name] - first[name])) for name in mine})
 
 
 @dataclass(frozen=True, kw_only=True)

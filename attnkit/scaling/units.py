@@ -48,13 +48,13 @@ def in_bytes(size: float) -> str:
     return f"{size:,.0f} B"
 
 
-def read_bytes(size: float | str) -> float:
+def read_bytes(size: float | str, *, name: str = "memory_per_device") -> float:
     """A number of bytes, or a text such as "40GiB" or "40 GB"; one too small for any model was meant otherwise."""
     match = SIZE.fullmatch(str(size))
     if match is None:
-        raise UsageError(f"memory_per_device {size!r} cannot be read: give bytes, or a text such as 40GiB or 40GB")
+        raise UsageError(f"{name} {size!r} cannot be read: give bytes, or a text such as 40GiB or 40GB")
     number, unit = match.groups()
     found = float(number) * (1 if unit is None else UNITS[unit.lower()])
     if not LEAST_MEMORY <= found < math.inf:
-        raise UsageError(f"memory_per_device {size}: {found:g} bytes hold no model: give a unit, such as {number}GiB")
+        raise UsageError(f"{name} {size}: {found:g} bytes are too few to be meant: give a unit, such as {number}GiB")
     return found

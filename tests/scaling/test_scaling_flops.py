@@ -41,7 +41,9 @@ def test_the_formula_is_what_torch_counts(drawn: tuple[AttnKitConfig, str], shap
     batch, tokens, target = shape
     if (config.position_options or {}).get("scaling") == "dynamic":
         return  # it reads the values of the positions
-    counted = count_flops(config, head=head, batch_size=batch, seq_len=tokens, target_len=target)
+    counted = count_flops(
+        config, head=head, batch_size=batch, seq_len=tokens, target_len=target if config.is_encoder_decoder else None
+    )
     assert (counted.forward, counted.backward) == run(config, head, batch=batch, tokens=tokens, target=target)
 
 

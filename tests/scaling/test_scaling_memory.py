@@ -226,6 +226,33 @@ def test_the_cache_of_a_decoder_with_heads_of_its_own() -> None:
     assert estimate.kv_cache == 3 * (20 + 7) * 2 * 2 * 2 * config.decoder_head_dim * 4
 
 
+SHARDINGS = ("ddp", "zero1", "zero2", "zero3")  # fsdp is zero3 by another name
+
+
+@pytest.mark.parametrize("architecture", ["encoder", "decoder", "encoder-decoder"])
+@pytest.mark.parametrize(("tensor", "pipeline"), [(1, 1), (2, 1), (1, 2), (2, 4), (1, 4)])
+def test_what_is_shared_more_takes_no_more(architecture: str, tensor: int, pipeline: int) -> None:
+    config = AttnKitConfig(
+        architecture=architecture, hidden_size=32, num_hidden_layers=4, num_attention_heads=4, vocab_size=900
+    )
+    traced = trace_memory(config, seq_len=20, precision="autocast", optimizer="adamw_8bit")
+    for data in (2, 4, 64):
+        layouts = [Layout(sharding=it, data=data, tensor=tensor, pipeline=pipeline) for it in SHARDINGS]
+        peaks = [traced.divided(layout).peak for layout in layouts]
+        assert peaks == sorted(peaks, reverse=True)
+        fewer = [traced.divided(Layout(sharding=it, data=data)).peak for it in SHARDINGS]
+        assert all(mine <= theirs for mine, theirs in zip(peaks, fewer, strict=True))
+
+
+def test_scores_of_a_forward_pass_are_divided_among_tensor_ranks() -> None:
+    config = AttnKitConfig(hidden_size=64, num_hidden_layers=3, num_attention_heads=8, vocab_size=50)
+    traced = trace_memory(config, seq_len=128, training=False)
+    alone, shared = (traced.divided(Layout(tensor=tensor)) for tensor in (1, 8))
+    scores = 8 * 128 * 128 * 4
+    assert alone.temporary > scores
+    assert shared.temporary < scores / 4 + (alone.temporary - scores) / 2
+
+
 def test_models_of_transformers() -> None:
     small = {"num_hidden_layers": 5, "hidden_size": 32, "vocab_size": 99}
     for config in (
@@ -262,7 +289,9 @@ def test_a_model_that_does_not_run_without_values(capfd: pytest.CaptureFixture[s
         ({"layout": Layout(data=math.nan)}, "data must be a whole number, not nan"),
         ({"runtime": -1}, "runtime must be at least 0, not -1"),
         ({"precision": 3}, r"unknown precision 3: \(allowed"),
-        ({"fragmentation": 1.0}, "fragmentation must be at least 0 and less than 1"),
+        ({"fragmentation": 1.0}, "fragmentation must be at least 0 and at most 0.99, not 1"),
+        ({"fragmentation": "x"}, "fragmentation must be a number, not 'x'"),
+        ({"layout": {"data": 2}}, "layout must be an attnkit.scaling.Layout"),
         ({"logits": "hole"}, "unknown logits 'hole': did you mean 'whole'"),
         ({"logits": "chunked", "training": False}, "logits 'chunked' is a training step of AttnKit language models"),
         ({"logits": "chunked", "head": "none"}, "give 'whole'"),

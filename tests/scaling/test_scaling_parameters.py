@@ -1,5 +1,7 @@
 """Parameters: the closed formula, the model built on the meta device, and what the publications say."""
 
+import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -8,12 +10,12 @@ import torch
 from drawn import configs
 from hypothesis import HealthCheck, given, settings
 from torch import nn
-from transformers import BertConfig, GPT2Config, LlamaConfig, MixtralConfig
+from transformers import CONFIG_MAPPING, BertConfig, GPT2Config, LlamaConfig
 
 from attnkit import AttnKitConfig, Scorer, scorers
 from attnkit.errors import UsageError
 from attnkit.scaling import count_parameters, parameters_by_component
-from attnkit.scaling.subject import Subject
+from attnkit.scaling.subject import HEADS, Subject
 
 SIZES = Path(__file__).parents[2] / "configs" / "sizes"
 
@@ -112,15 +114,6 @@ def test_models_of_transformers(config: object, count: int) -> None:
     assert count_parameters(config) == count
 
 
-def test_experts_that_a_token_does_not_choose_are_idle() -> None:
-    config = MixtralConfig(
-        hidden_size=16, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
-        vocab_size=11, num_local_experts=4, num_experts_per_tok=1,
-    )  # fmt: skip
-    count = parameters_by_component(config)
-    assert count.total - count.active == 2 * 3 * (3 * 16 * 8)  # layers × idle experts × three matrices
-
-
 def test_a_scorer_of_the_user_is_counted() -> None:
     @scorers.register("scaling_test")
     class Scaled(Scorer):
@@ -169,6 +162,8 @@ def test_paths(tmp_path: Path) -> None:
         ("model: {hidden_size: 100000000000000000000}", "hidden_size must be at most 2147483647, not 1"),
         ("model: {num_hidden_layers: 100000000}", "num_hidden_layers must be at most 16384, not 100000000"),
         ("{", "not YAML"),
+        ("model: {hidden_size: 64}\nobjective: {name: [1]}", r"objective.name: unknown objective \[1\]"),
+        ("model: {hidden_size: 64}\nobjective: {name: maskd}", "objective.name: .* did you mean 'masked'"),
     ],
 )
 def test_nonsense_in_a_file(text: str, problem: str, tmp_path: Path) -> None:
@@ -177,6 +172,39 @@ def test_nonsense_in_a_file(text: str, problem: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=problem) as caught:
         count_parameters(path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("architecture", ["encoder", "decoder", "encoder-decoder"])
+def test_what_is_not_built_is_not_counted(head: str, architecture: str) -> None:
+    config = AttnKitConfig(architecture=architecture, hidden_size=16, num_attention_heads=2)
+    problem = None
+    try:
+        built = Subject(config=config, head=head).build_without_memory().num_parameters()
+    except UsageError as error:
+        problem = str(error).split(": ", 1)[1]
+    if problem is None:
+        assert count_parameters(config, head=head) == built
+    else:
+        with pytest.raises(UsageError, match=re.escape(problem)):
+            count_parameters(config, head=head)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "fields", "idle"),
+    [
+        ("mixtral", {"num_local_experts": 8, "num_experts_per_tok": 2}, 2 * 6 * 3 * 32 * 16),
+        ("ernie4_5_moe", {"moe_num_experts": 8, "moe_k": 6, "moe_intermediate_size": 8}, 1 * 2 * 3 * 32 * 8),
+        ("aria_text", {"moe_num_experts": 8, "moe_topk": 2}, 2 * 6 * 3 * 32 * 16),
+        ("gpt_oss", {"num_local_experts": 8, "head_dim": 8}, 2 * 4 * (3 * 32 * 16 + 2 * 16 + 32)),
+        ("jetmoe", {"num_local_experts": 5, "kv_channels": 8}, 2 * 3 * (2 * 32 * 32 + 3 * 32 * 16)),
+    ],
+)
+def test_experts_that_a_token_does_not_choose_are_idle(model_type: str, fields: dict, idle: int) -> None:
+    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4}
+    config = CONFIG_MAPPING[model_type](**small, vocab_size=50, intermediate_size=16, eos_token_id=1, **fields)
+    count = parameters_by_component(config)
+    assert count.total - count.active == idle
 
 
 def test_a_name_that_is_not_here_is_a_line(capfd: pytest.CaptureFixture[str]) -> None:
@@ -190,15 +218,29 @@ def test_nonsense_of_other_kinds(tmp_path: Path) -> None:
         count_parameters(AttnKitConfig(), head="causal")
     with pytest.raises(UsageError, match="is for architecture 'encoder', not 'decoder'"):
         Subject(config=AttnKitConfig(), head="masked_lm").build_without_memory()
-    with pytest.raises(UsageError, match="head 'masked_lm' is for architecture 'encoder', not 'decoder'"):
+    with pytest.raises(UsageError, match=r"head 'masked_lm': .* is for architecture 'encoder', not 'decoder'"):
         count_parameters(AttnKitConfig(), head="masked_lm")
     for nowhere in (tmp_path / "nowhere", "\0"):
         with pytest.raises(UsageError, match="no such file or folder"):
             count_parameters(nowhere)
     with pytest.raises(UsageError, match="holds no config"):
         count_parameters(tmp_path)
-    with pytest.raises(UsageError, match="num_hidden_layers must be at least 1, not 0"):
+    with pytest.raises(UsageError, match=r"^n_layer must be at least 1, not 0"):
         count_parameters(GPT2Config(n_layer=0))
+    for nothing in (None, 5, {"hidden_size": 8}):
+        with pytest.raises(UsageError, match="config must be a config of attnkit or transformers, or a path, not"):
+            count_parameters(nothing)
+    with pytest.raises(UsageError, match=r"unknown head \['x'\]"):
+        count_parameters(AttnKitConfig(), head=["x"])
+    path = tmp_path / "config.json"
+    for values, problem in (
+        ({"model_type": "llama", "num_hidden_layers": -1, "num_attention_heads": 0}, "no config can be read there"),
+        ({"model_type": "gpt2", "n_embd": -4}, "n_embd must be at least 1, not -4"),
+        ({"model_type": "bert", "num_attention_heads": 0}, "num_attention_heads must be at least 1, not 0"),
+    ):
+        path.write_text(json.dumps(values), encoding="utf-8")
+        with pytest.raises(UsageError, match=f"config.json: {problem}"):
+            count_parameters(path)
     with pytest.raises(UsageError, match=r"bert, head .*hidden size"):
         count_parameters(BertConfig(hidden_size=100, num_attention_heads=3))
     config = AttnKitConfig()

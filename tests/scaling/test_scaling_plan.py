@@ -340,7 +340,7 @@ def test_a_plan_of_one_quantity(given: dict) -> None:
             {"parameters": 2e5, "tokens": 1e5, "memory_per_device": 2**20},
             "no layout of 16384 devices .* in 1.00 MiB each",
         ),
-        ({"parameters": 7e9, "memory_per_device": 40}, "40 bytes hold no model: give a unit, such as 40GiB"),
+        ({"parameters": 7e9, "memory_per_device": 40}, "40 bytes are too few to be meant: give a unit, such as 40GiB"),
         (
             {"parameters": 7e9, "memory_per_device": "40 bags"},
             "'40 bags' cannot be read: give bytes, or a text such as",
