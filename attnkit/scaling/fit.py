@@ -9,7 +9,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.stats import t
 
-from attnkit.errors import UsageError, check_count
+from attnkit.errors import UsageError, check_count, check_number
+from attnkit.scaling.laws import CONSTANTS as NAMES
 from attnkit.scaling.laws import Law
 
 HUBER = 1e-3  # residuals of log L beyond it count linearly
@@ -81,7 +82,7 @@ class LawFit:
 
 
 def fit_scaling_law(
-    runs: Iterable[Run] | Sequence[str | Path], *, bootstraps: int = BOOTSTRAPS, seed: int = 0
+    runs: Iterable[Run] | Sequence[str | Path] | str | Path, *, bootstraps: int = BOOTSTRAPS, seed: int = 0
 ) -> LawFit:
     """Fit L(N, D) to runs, or to the paths of finished runs and of CSV files with columns parameters, tokens, loss.
 
@@ -89,8 +90,10 @@ def fit_scaling_law(
     do not determine five constants.
     """
     listed: list[Run] = []
-    for run in runs:
-        listed.extend([run] if isinstance(run, Run) else read_runs(Path(run)))
+    for run in [runs] if isinstance(runs, str | Path) else runs:
+        if not isinstance(run, Run | str | Path):
+            raise UsageError(f"runs must be attnkit.scaling.Run or paths, not {run!r}")
+        listed.extend([run] if isinstance(run, Run) else read_runs(run))
     check(listed)
     check_count("bootstraps", bootstraps)
     logs = np.log(np.array([[run.parameters, run.tokens, run.loss] for run in listed]))
@@ -103,7 +106,7 @@ def fit_scaling_law(
         if is_varied(kept[chosen]):
             samples.append(as_law(search(kept[chosen], [tuple(best)])))
     residuals = logs[:, 2] - predict(best, logs)[0]
-    law = as_law(best)
+    law = replace(as_law(best), smallest=float(np.exp(kept[:, 0].min())))
     return LawFit(
         law=law,
         intervals={name: interval([constants(it)[name] for it in samples]) for name in constants(law)},
@@ -225,7 +228,7 @@ def as_law(found: Array) -> Law:
 
 def constants(law: Law) -> dict[str, float]:
     """What is told of a law."""
-    values = {name: float(vars(law)[name]) for name in ("E", "A", "B", "alpha", "beta")}
+    values = {name: float(vars(law)[name]) for name in NAMES}
     return values | {"exponent": law.beta / (law.alpha + law.beta)}
 
 
@@ -235,13 +238,18 @@ def interval(values: list[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def read_runs(path: Path) -> list[Run]:
+def read_runs(given: str | Path) -> list[Run]:
     """The run of a folder (its `summary.json`), those of the folders in it, or the rows of a CSV file."""
+    path = Path(given).expanduser()
+    if not str(given):
+        raise UsageError("a run without a name: give a finished run, a folder of them, or a CSV file")
     if path.suffix == ".csv" and path.is_file():
         return read_csv(path)
     summaries = sorted({*path.glob("summary.json"), *path.glob("*/summary.json")})
     if not summaries:
-        raise UsageError(f"{path}: is no finished run, no folder of them and no CSV file")
+        begun = [place for place in (path, *path.glob("*")) if (place / "checkpoints").is_dir()]
+        remedy = f": {begun[0]} was stopped: go on with --resume" if begun else ""
+        raise UsageError(f"{path}: is no finished run, no folder of them and no CSV file{remedy}")
     return [read_summary(summary) for summary in summaries]
 
 
@@ -267,7 +275,11 @@ def read_csv(path: Path) -> list[Run]:
         raise UsageError(f"{path}: not UTF-8 at byte {error.start}: save the file as UTF-8") from error
     with io.StringIO(text, newline="") as lines:
         reader = csv.DictReader(lines)
-        missing = {"parameters", "tokens", "loss"} - set(reader.fieldnames or ())
+        names = list(reader.fieldnames or ())
+        for name in names:
+            if names.count(name) > 1:
+                raise UsageError(f"{path}: has {names.count(name)} columns {name!r}: keep one")
+        missing = {"parameters", "tokens", "loss"} - set(names)
         if missing:
             raise UsageError(f"{path}: has no column {' and no column '.join(sorted(missing))}")
         runs = []
@@ -276,7 +288,11 @@ def read_csv(path: Path) -> list[Run]:
                 values = {name: float(row[name]) for name in ("parameters", "tokens", "loss")}
             except (ValueError, TypeError) as error:
                 raise UsageError(f"{path}, line {number}: parameters, tokens and loss must be numbers") from error
+            for name, value in values.items():
+                check_number(f"{path}, line {number}: {name}", value)
             runs.append(Run(name=row.get("name") or f"line {number}", **values))
+    if not runs:
+        raise UsageError(f"{path}: has no rows: give at least {FEWEST_RUNS}")
     return runs
 
 

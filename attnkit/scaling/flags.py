@@ -96,7 +96,11 @@ def fill_plan(parser: Parser) -> None:
     parser.add_argument("--num_devices", type=int, help="by default those of the budget, or as few as hold the model")
     parser.add_argument("--mfu", type=float, help="model FLOPs utilization; by default 0.4, and 0.2 on a CPU")
     parser.add_argument("--price", type=float, help="money per device and hour")
-    parser.add_argument("--law", default=DEFAULT_LAW, help="the scaling law")
+    parser.add_argument(
+        "--law",
+        default=DEFAULT_LAW,
+        help="epoch, hoffmann, hoffmann_rounded, or the file of a fit",
+    )
     parser.add_argument("--seq_len", type=int, help="tokens of a row; by default 1024, or 256 for a small model")
     parser.add_argument("--vocab_size", type=int, help="by default a power of two up to 32768 that suits the size")
     parser.add_argument("--precision", help=" or ".join(get_args(Precision)) + "; by default fp32 on a CPU, else mixed")
@@ -114,6 +118,7 @@ def fill_fit(parser: Parser) -> None:
     parser.add_argument("--parameters", type=float, help="extrapolate to a model of this size, with --tokens")
     parser.add_argument("--tokens", type=float)
     parser.add_argument("--png", metavar="FILE", help="draw loss over compute and isoFLOP curves")
+    parser.add_argument("--output", metavar="FILE", help="write the law that `attnkit scale plan --law FILE` takes")
 
 
 def fill_flops(parser: Parser) -> None:

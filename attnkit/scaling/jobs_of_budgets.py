@@ -1,7 +1,8 @@
 """The jobs of `attnkit scale` that are about money, time and many models."""
 
 import argparse
-from pathlib import Path
+import json
+from dataclasses import asdict
 
 from attnkit.errors import UsageError, check_number, nearest
 from attnkit.scaling.fit import LawFit, Run, constants, draw_fit, fit_scaling_law, read_runs
@@ -104,22 +105,31 @@ def do_fit(given: argparse.Namespace) -> str:
     if given.parameters is not None and not all(0 < it < float("inf") for it in (given.parameters, given.tokens)):
         raise UsageError("parameters and tokens must be more than 0 and finite")
     png = None if given.png is None else writable(given.png)
-    runs = [run for path in given.runs for run in read_runs(Path(path))]
+    output = None if given.output is None else writable(given.output, ending=".json")
+    runs = [run for path in given.runs for run in read_runs(path)]
     found = fit_scaling_law(runs)
     parts = [f"{len(runs)} runs", *tables_of_fit(found, runs)]
     parts.append("exponent: the best number of parameters grows as FLOPs to this power")
     parts.append(f"outliers, left out of the fit: {', '.join(found.outliers) or 'none'}")
     if found.undetermined:
         parts.append(f"not determined by these runs: {', '.join(found.undetermined)}")
+    flops = [6 * run.parameters * run.tokens for run in runs]
+    best = found.law.best_parameters(10 * max(flops))
+    parts.append(
+        f"best for 10 times the FLOPs of the largest run, {10 * max(flops):.3g}: {best:.3g} parameters on "
+        f"{found.law.best_tokens(10 * max(flops)):.3g} tokens"
+    )
     if given.parameters is not None:
         loss, low, high = found.predict(given.parameters, given.tokens)
-        most = max(run.parameters * run.tokens for run in runs)
         parts.append(
             f"{given.parameters:.3g} parameters on {given.tokens:.3g} tokens: {loss:.4f} ({low:.4f} … {high:.4f}), "
-            f"at {given.parameters * given.tokens / most:.3g} times the FLOPs of the largest run"
+            f"at {6 * given.parameters * given.tokens / max(flops):.3g} times the FLOPs of the largest run"
         )
     if png is not None:
         draw_fit(found, runs, png)
+    if output is not None:
+        output.write_text(json.dumps(asdict(found.law), indent=2) + "\n", encoding="utf-8")
+        parts.append(f"law: attnkit scale plan --law {output} ...")
     return "\n".join(parts)
 
 

@@ -3,15 +3,19 @@
 L(N, D) = E + A / N^α + B / D^β, in nats per token. With C = 6·N·D the best N is (αA / βB)^(1/(α+β)) · (C/6)^(β/(α+β)).
 """
 
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from attnkit.errors import UsageError, nearest
+from attnkit.errors import UsageError, check_number, nearest
 
+CONSTANTS = ("E", "A", "B", "alpha", "beta")
 FLOPS_PER_PRODUCT = 6  # C = 6·N·D (Kaplan 2020, section 2.1)
 MOST_FLOPS = 1e60
+SMALLEST = 4.4e7  # parameters of the smallest model of the published laws (Hoffmann 2022, table A9)
 
 
 class AnyLaw(ABC):
@@ -19,6 +23,7 @@ class AnyLaw(ABC):
 
     name: str
     source: str
+    smallest: float
 
     @abstractmethod
     def loss(self, parameters: float, tokens: float) -> float:
@@ -81,6 +86,8 @@ class Law(AnyLaw):
     alpha: float
     beta: float
     source: str
+    smallest: float = SMALLEST
+    """Parameters of the smallest model that it was fitted to."""
 
     def loss(self, parameters: float, tokens: float) -> float:
         """Nats per token."""
@@ -123,10 +130,22 @@ LAWS = {
 
 
 def find_law(name: str) -> Law:
-    """A law by name."""
-    if name not in LAWS:
-        raise UsageError(f"unknown law {name!r}: {nearest(name, LAWS)}")
-    return LAWS[name]
+    """A law by name, or the one in a file of `attnkit scale fit --output`."""
+    if name in LAWS:
+        return LAWS[name]
+    if not name.endswith(".json"):
+        raise UsageError(f"unknown law {name!r}: {nearest(name, LAWS)}, or the .json file of a fit")
+    try:
+        values = json.loads(Path(name).expanduser().read_text(encoding="utf-8"))
+        numbers = {key: float(values[key]) for key in (*CONSTANTS, "smallest")}
+        law = Law(name=str(values["name"]), source=str(values["source"]), **numbers)
+    except OSError as error:
+        raise UsageError(f"law {name}: {error.strerror}: give the file of a fit, or a name of {list(LAWS)}") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UsageError(f"law {name}: is no file of `attnkit scale fit --output`") from error
+    for key in (*CONSTANTS, "smallest"):
+        check_number(f"law {name}: {key}", vars(law)[key])
+    return law
 
 
 def kaplan_loss(parameters: float, tokens: float) -> float:
@@ -155,6 +174,10 @@ class Repeated(AnyLaw):
     @property
     def source(self) -> str:  # type: ignore[override]
         return f"{self.law.source}; repeated text by Muennighoff 2023"
+
+    @property
+    def smallest(self) -> float:  # type: ignore[override]
+        return self.law.smallest
 
     def loss(self, parameters: float, tokens: float) -> float:
         """`repeated_loss`."""

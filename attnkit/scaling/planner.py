@@ -26,7 +26,6 @@ from attnkit.scaling.parameters import count_parameters
 from attnkit.scaling.shapes import shape, shape_reason, usual_seq_len, usual_vocabulary
 from attnkit.scaling.units import read_bytes
 
-SMALLEST_OF_LAWS = 4.4e7  # parameters of the smallest model that the laws were fitted to (Hoffmann 2022, table A9)
 FRONT = (0.25, 0.5, 1.0, 2.0, 4.0)  # parameters beside the best number
 FEWEST_STEPS = 100  # a batch is at most this part of all tokens: fewer steps learn nothing
 PLANNED_FIELDS = set(get_annotations(AttnKitConfig)) - {
@@ -65,6 +64,7 @@ class Plan:
     parameters: int
     tokens: int
     flops: float
+    law: AnyLaw
     loss: float
     accumulation: int
     steps: int
@@ -99,7 +99,7 @@ class Plan:
     @property
     def is_extrapolated(self) -> bool:
         """Whether the model is smaller than any that the law was fitted to, so that its loss means nothing."""
-        return self.parameters < SMALLEST_OF_LAWS
+        return self.parameters < self.law.smallest
 
     @property
     def chosen(self) -> Choice:
@@ -285,8 +285,8 @@ def complete(step: Step, law: AnyLaw, asked: Asked, *, means: Means, total: floa
     spent = float(FLOPS_PER_PRODUCT) * exact * tokens
     reasons.append(f"{at_once * accumulation:,} tokens a step, as rows and their number on a rank are powers of two")
     reasons += layout_reasons(considered, limit=means.limit)
-    if exact < SMALLEST_OF_LAWS:
-        reasons.append(f"the law was fitted to models above {SMALLEST_OF_LAWS:.2g}: its loss is no prediction here")
+    if exact < law.smallest:
+        reasons.append(f"the law was fitted to models above {law.smallest:.2g}: its loss is no prediction here")
     if isinstance(law, Repeated) and tokens > law.unique_tokens:
         reasons.append(
             f"{tokens / law.unique_tokens:.1f} passes over {law.unique_tokens:.3g} tokens: up to 4 are worth nearly as "
@@ -297,6 +297,7 @@ def complete(step: Step, law: AnyLaw, asked: Asked, *, means: Means, total: floa
         parameters=exact,
         tokens=tokens,
         flops=spent,
+        law=law,
         loss=law.loss(exact, tokens),
         accumulation=accumulation,
         steps=steps,

@@ -17,7 +17,14 @@ from attnkit.models.configuration_attnkit import make_config
 from attnkit.scaling import LAWS, Run, count_parameters, fit_scaling_law, plan, repeated_loss
 from attnkit.scaling.budget import read_budget
 from attnkit.scaling.fit import read_runs
-from attnkit.scaling.laws import Law, Repeated, best_parameters_for_tokens, kaplan_loss, kaplan_loss_of_compute
+from attnkit.scaling.laws import (
+    Law,
+    Repeated,
+    best_parameters_for_tokens,
+    find_law,
+    kaplan_loss,
+    kaplan_loss_of_compute,
+)
 from attnkit.scaling.layouts import Step, choose_layout
 from attnkit.scaling.units import read_bytes
 
@@ -155,11 +162,43 @@ def test_runs_are_read_from_folders_and_files(tmp_path: Path) -> None:
     table.write_text("parameters,tokens,loss\n1,x,3\n", encoding="utf-8")
     with pytest.raises(UsageError, match="line 2: parameters, tokens and loss must be numbers"):
         read_runs(table)
+    table.write_text("parameters,tokens,loss,loss\n1,2,3,4\n", encoding="utf-8")
+    with pytest.raises(UsageError, match="has 2 columns 'loss': keep one"):
+        read_runs(table)
+    table.write_text("parameters,tokens,loss\n1,2,nan\n", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"runs.csv, line 2: loss must be more than 0 and finite, not nan"):
+        read_runs(table)
+    table.write_text("parameters,tokens,loss\n", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"runs.csv: has no rows: give at least 6"):
+        fit_scaling_law(str(table))
+    with pytest.raises(UsageError, match="a run without a name"):
+        read_runs("")
+    with pytest.raises(UsageError, match=r"runs must be attnkit.scaling.Run or paths, not 1"):
+        fit_scaling_law([1])
+    (tmp_path / "cut" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(UsageError, match="cut was stopped: go on with --resume"):
+        read_runs(tmp_path / "cut")
     table.write_bytes(b"parameters,tokens,loss\n\xff,1,2\n")
     with pytest.raises(UsageError, match="not UTF-8 at byte 23: save the file as UTF-8"):
         read_runs(table)
     with pytest.raises(UsageError, match="is no finished run"):
         read_runs(tmp_path / "nowhere")
+
+
+def test_a_fitted_law_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, sweep = tmp_path / "law.json", Path(__file__).parents[2] / "docs" / "scaling-sweep.csv"
+    assert main(["scale", "fit", str(sweep), "--output", str(file)]) == 0
+    assert f"--law {file}" in capsys.readouterr().out
+    law = find_law(str(file))
+    assert law.loss(4e5, 5e5) == pytest.approx(fit_scaling_law(sweep).law.loss(4e5, 5e5))
+    found = plan(parameters=2e5, law=str(file), **TINY)
+    assert found.loss == law.loss(found.parameters, found.tokens)
+    assert not found.is_extrapolated
+    file.write_text('{"name": "fit", "E": 1}', encoding="utf-8")
+    with pytest.raises(UsageError, match=r"law.json: is no file of `attnkit scale fit --output`"):
+        find_law(str(file))
+    with pytest.raises(UsageError, match=r"No such file or directory: give the file of a fit"):
+        find_law(str(tmp_path / "none.json"))
 
 
 def test_a_plan_spends_its_budget() -> None:
@@ -235,12 +274,12 @@ def test_no_plan_costs_more_than_its_budget(hours: float, devices: int, share: f
     [("H100", "mixed", "bf16"), ("H100", "fp32", "no"), ("V100", "mixed", "fp16"), ("cpu", "fp32", "no")],
 )
 def test_precision_decides_the_peak_that_time_is_bought_with(card: str, precision: str, dtype: str) -> None:
-    found = plan(budget=f"2x{card} 1s", precision=precision, mfu=0.1, vocab_size=400, seq_len=32)
+    found = plan(budget=f"2x{card} 10s", precision=precision, mfu=0.1, vocab_size=400, seq_len=32)
     assert found.device is not None
     assert found.run()["training"]["mixed_precision"] == dtype
     peak = found.device.peak["fp32" if dtype == "no" else dtype]
-    assert found.flops == pytest.approx(0.1 * 2 * peak, rel=0.05)
-    assert plan(budget=f"2x{card} 1s", mfu=0.1, vocab_size=400, seq_len=32).precision == (
+    assert found.flops == pytest.approx(0.1 * 2 * peak * 10, rel=0.05)
+    assert plan(budget=f"2x{card} 10s", mfu=0.1, vocab_size=400, seq_len=32).precision == (
         "fp32" if card == "cpu" else "mixed"
     )
 
