@@ -52,12 +52,7 @@ class Documents:
             raise UsageError(f"data.held_out_fraction: got {data.held_out_fraction}; it has to lie between 0 and 1")
 
     def __iter__(self) -> Iterator[Document]:
-        return self.read(None)
-
-    def read(self, epoch: int | None) -> Iterator[Document]:
-        """All documents, those of `data.source` from its files in an order that `data.seed` and the epoch determine;
-        in the order of the files themselves where no epoch is given."""
-        order = None if epoch is None else np.random.default_rng([self.data.seed, epoch])
+        """All documents, in the order of their sources and files; those of `held_out_source` come first."""
         self.duplicates = 0
         seen = Seen()
         fraction = 0.0
@@ -71,7 +66,7 @@ class Documents:
         counts = [0, 0]  # documents to train on, and held out
         lowest, waiting = 1.0, None
         for number, source in enumerate(self.sources):
-            for texts, hashed in self._distinct(source, seen, order=order):
+            for texts, hashed in self._distinct(source, seen, order=None):
                 document = Document(texts, number, held_out=hashed < fraction)
                 if counts[True] == 0 and fraction and not document.held_out and hashed < lowest:
                     lowest, waiting, document = hashed, document, waiting
@@ -85,7 +80,23 @@ class Documents:
         if waiting is not None:
             counts[True] += 1
             yield waiting._replace(held_out=True)
-        self._check(*counts)
+        self._check(*counts, name=named(self.data.source))
+
+    def read_source(self, number: int, *, epoch: int) -> Iterator[Document]:
+        """The documents of one source to train on, its files in an order that `data.seed` and the epoch determine.
+
+        Passed over are the texts of `held_out_source`, which there has to be, and those that the same source held
+        before: what several sources hold is in each of them. Raises `UsageError` where nothing is left.
+        """
+        seen, source = Seen(), self.sources[number]
+        for _ in self._distinct(self._held_out_source, seen, order=None):
+            pass
+        order = np.random.default_rng([self.data.seed, epoch, number])
+        num_train = 0
+        for texts, _ in self._distinct(source, seen, order=order):
+            num_train += 1
+            yield Document(texts, number, held_out=False)
+        self._check(num_train, 0, name=source.name)
 
     @property
     def train_texts(self) -> "TrainTexts":
@@ -103,24 +114,23 @@ class Documents:
             subset=data.subset,
         )
 
-    def _check(self, num_train: int, num_held_out: int) -> None:
+    def _check(self, num_train: int, num_held_out: int, *, name: str) -> None:
         """Refuse documents that are all on one side."""
-        source = named(self.data.source)
         if num_train or self.all_held_out:
             return
         if self.data.held_out_source is not None:
             raise UsageError(
-                f"data.source: every document of {source} is in data.held_out_source as well; "
+                f"data.source: every document of {name} is in data.held_out_source as well; "
                 f"give text that is not held out"
             )
         if num_held_out == 1:
             raise UsageError(
-                f"data.source: {source} holds one document, too few to hold some out for evaluation; "
+                f"data.source: {name} holds one document, too few to hold some out for evaluation; "
                 f"give more text, let data.documents be paragraph or line, or set data.held_out_source"
             )
         raise UsageError(
             f"data.held_out_fraction: {self.data.held_out_fraction} holds out all {num_held_out} documents of "
-            f"{source}; lower it, or choose another data.seed"
+            f"{name}; lower it, or choose another data.seed"
         )
 
     def _distinct(

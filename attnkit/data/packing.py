@@ -6,7 +6,7 @@ masks between documents, need nothing else.
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
-from typing import ClassVar, NamedTuple, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +43,13 @@ class Packing(ABC):
     @abstractmethod
     def rest(self) -> pa.Table:
         """The rows of what still waits, after the last document."""
+
+    def state(self) -> dict[str, Any]:
+        """What of the documents so far decides on the rows to come, as JSON holds it."""
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:  # noqa: B027 (most remember nothing)
+        """Go on where a packing of the same settings had this state."""
 
     @final
     def take_dropped(self) -> int:
@@ -84,6 +91,12 @@ class Concatenate(Packing):
     def rest(self) -> pa.Table:
         waiting, self.waiting = self.waiting, self.waiting[:0]
         return self.rows(waiting, np.array([len(waiting)] if len(waiting) else [], dtype=np.int64))
+
+    def state(self) -> dict[str, Any]:
+        return {"waiting": self.waiting.tolist()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.waiting = np.array(state["waiting"], dtype=np.int32)
 
 
 @final

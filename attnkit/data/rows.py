@@ -71,7 +71,7 @@ class RowMaker:
     def rows(self, documents: Iterable[Document]) -> Iterator[tuple[Group, pa.Table]]:
         """The rows as they become complete; accounts are complete after the last of them."""
         packings: dict[Group, Packing] = {}
-        for group, (texts, account) in self._tokenized(documents):
+        for group, (texts, account) in self.tokenized(documents):
             if group not in packings:
                 packings[group] = self.packing()
             packing = packings[group]
@@ -79,7 +79,7 @@ class RowMaker:
         for group, packing in packings.items():
             yield group, self._counted(group, packing, packing.rest(), Account())
 
-    def _tokenized(self, documents: Iterable[Document]) -> Iterator[tuple[Group, Portion]]:
+    def tokenized(self, documents: Iterable[Document]) -> Iterator[tuple[Group, Portion]]:
         """The documents in portions, each tokenized (by the threads of the tokenizer) while the next is read."""
         waiting: deque[tuple[Group, Future[Portion]]] = deque()
         with ThreadPoolExecutor(max_workers=1) as pool:
@@ -92,14 +92,18 @@ class RowMaker:
                 yield group, portion.result()
 
     def _counted(self, group: Group, packing: Packing, rows: pa.Table, account: Account) -> pa.Table:
-        num_tokens = len(rows["input_ids"].combine_chunks().flatten())
-        made = Account(
-            rows=rows.num_rows,
-            padding_tokens=rows.num_rows * packing.row_length - num_tokens,
-            dropped_tokens=packing.take_dropped(),
-        )
-        self.accounts[group] = self.accounts.get(group, Account()) + account + made
+        self.accounts[group] = self.accounts.get(group, Account()) + account + account_of(rows, packing)
         return rows
+
+
+def account_of(rows: pa.Table, packing: Packing) -> Account:
+    """What became of tokens in the rows that a packing has just made."""
+    num_tokens = len(rows["input_ids"].combine_chunks().flatten())
+    return Account(
+        rows=rows.num_rows,
+        padding_tokens=rows.num_rows * packing.row_length - num_tokens,
+        dropped_tokens=packing.take_dropped(),
+    )
 
 
 def portions(documents: Iterable[Document]) -> Iterator[tuple[Group, list[tuple[str, ...]]]]:

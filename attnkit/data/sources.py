@@ -79,7 +79,7 @@ class PretrainDataConfig(DataConfig):
     streaming: bool = False
     """Whether rows are made while the run reads them, and never all in memory; there has to be a `held_out_source`."""
     shuffle_buffer: int = 4096  # rows
-    """`streaming`: rows of which the next one is drawn."""
+    """`streaming`: rows of each source of which its next one is drawn."""
 
     def problems(self) -> list[str]:
         """What is wrong with these settings, a line for each."""
@@ -89,9 +89,8 @@ class PretrainDataConfig(DataConfig):
             "streaming: prepared rows are in no need of it; leave one of data.streaming and data.prepared out": not (
                 self.streaming and self.prepared is not None
             ),
-            "streaming: one source is streamed, and no mix; mix them with attnkit prepare": not (
-                self.streaming and is_mix(self.source)
-            ),
+            "streaming: sources are mixed by their weights while they are read; give a weight to each entry of "
+            "data.source": not (self.streaming and without_weight(self.source)),
             f"shuffle_buffer: {self.shuffle_buffer} must be 1 or more": self.shuffle_buffer >= 1,
         }
         return super().problems() + [f"data.{problem}" for problem, holds in rules.items() if not holds]
@@ -134,6 +133,11 @@ def sources_of(data: PretrainDataConfig) -> list[Source]:
 def is_mix(source: Entries) -> bool:
     """Whether a source is a list with mappings in it."""
     return not isinstance(source, str) and any(isinstance(entry, dict) for entry in source)
+
+
+def without_weight(source: Entries) -> bool:
+    """Whether a source is a mix, of several entries, in which not each has a weight."""
+    return is_mix(source) and len(source) > 1 and not all(isinstance(it, dict) and "weight" in it for it in source)
 
 
 def _problems_of(entry: dict[str, Any]) -> Iterator[str]:

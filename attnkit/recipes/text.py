@@ -59,16 +59,24 @@ class Rows:
 
     train: Any  # a Dataset, or StreamedRows
     held_out: HeldOut
-    sources: list[SourceAccount]
+    made: list[SourceAccount]
+    """Of each source, where all rows are there before they are read."""
     duplicates: int
     """Documents left out because the same text is there already."""
     unigram_loss: float | None  # nats per token; None for rows that are not there before they are read
 
     @property
+    def sources(self) -> list[SourceAccount]:
+        """What became of the text of each source, if it is streamed so far."""
+        if not isinstance(self.train, StreamedRows):
+            return self.made
+        names = [source.name for source in self.train.documents.sources]
+        accounts = zip(names, self.train.accounts, strict=True)
+        return [SourceAccount(name=name, account=account, repeats=1) for name, account in accounts]
+
+    @property
     def account(self) -> Account:
         """What became of all text to train on."""
-        if isinstance(self.train, StreamedRows):
-            return self.train.account
         return sum((source.account for source in self.sources), Account())
 
 
@@ -121,15 +129,16 @@ def find_rows(documents: Documents, tokenizer: PreTrainedTokenizerBase, *, objec
 
 
 def stream_rows(documents: Documents, tokenizer: PreTrainedTokenizerBase, *, objective: Objective) -> Rows:
-    """Rows to train on that are made while they are read (one at once, to see if there is), and rows to evaluate on."""
+    """Rows to train on that are made while they are read, one of each source at once to see if there is, and rows to
+    evaluate on."""
     held_out = takewhile(lambda document: document.held_out, documents)  # they come first
     made, accounts = in_memory(held_out, tokenizer, objective=objective)
     train = StreamedRows(documents, tokenizer, objective=objective)
-    train.__getitems__([0])
+    train.check()
     return Rows(
         train=train,
         held_out=held_out_of(made, accounts, named="data.held_out_source: the documents"),
-        sources=[],
+        made=[],
         duplicates=0,
         unigram_loss=None,
     )
@@ -198,7 +207,7 @@ def gather(
     return Rows(
         train=train,
         held_out=held_out,
-        sources=[
+        made=[
             SourceAccount(name=source.name, account=accounts[group], repeats=k / n)
             for source, group, k, n in zip(sources, groups, seen, numbers, strict=True)
         ],

@@ -6,6 +6,7 @@
         average.safetensors              the moving average of the weights, where the run keeps one
         optimizer.pt                     moments by name of parameter, and the scale of fp16 gradients; read with
                                          `weights_only=True`
+        stream.arrow                     where the reading of streamed rows is, with its packing and shuffle buffers
         state.json                       counters, best score, position in the data, and the run's facts
         COMPLETE                         written last, with a checksum of each file: a folder without it does not count
 
@@ -28,13 +29,14 @@ from torch import Tensor, nn
 from attnkit.errors import UsageError
 from attnkit.files.disk import SEAL, damage, seal, sync_to_disk
 from attnkit.training.average import WeightAverage
-from attnkit.training.order import TrainRows, count_rows, rows_of_step
+from attnkit.training.order import Mark, Remembers, TrainRows, count_rows, rows_of_step
 from attnkit.training.progress import Progress
 from attnkit.training.run_folder import writing
 from attnkit.training.settings import TrainingConfig
 from attnkit.training.shards import load_optimizer, share_out, whole_weights
 
 WEIGHTS, AVERAGE, OPTIMIZER, STATE = "model.safetensors", "average.safetensors", "optimizer.pt", "state.json"
+STREAM = "stream.arrow"
 UNFINISHED = ".unfinished-"
 NAME = re.compile(r"step-(\d+)")
 
@@ -72,6 +74,8 @@ class Contents:
     scaler: dict[str, Any] | None
     progress: Progress
     facts: Facts
+    mark: Mark | None
+    """Where the reading of rows is, where these need more than the position."""
     companions: Sequence[Savable]
     """Whatever else is saved with the model: its config, the tokenizer."""
 
@@ -147,6 +151,8 @@ def _write(path: Path, contents: Contents) -> None:
     save_file(contents.weights, path / WEIGHTS, metadata={"format": "pt"})
     if contents.average is not None:
         save_file(contents.average, path / AVERAGE, metadata={"format": "pt"})
+    if contents.mark is not None:
+        contents.mark.save(path / STREAM)
     for companion in contents.companions:
         companion.save_pretrained(path)
     try:
@@ -190,9 +196,10 @@ def load_checkpoint(
     optimizer: torch.optim.Optimizer,
     average: WeightAverage | None,
     scaler: Any,
+    rows: TrainRows,
     facts: Facts,
 ) -> Progress:
-    """Put model, optimizer, average and scaler back where a checkpoint left them and return its counters.
+    """Put model, optimizer, average, scaler and rows back where a checkpoint left them and return its counters.
 
     The settings of the optimizer (decay, betas) stay those of this run; an average that the checkpoint lacks begins
     with its weights. Nothing is unpickled that could run code. Raises `UsageError` if the checkpoint is of another
@@ -214,6 +221,9 @@ def load_checkpoint(
             average.load(load_file(path / AVERAGE) if has_average else average.parameters)
     if scaler is not None and saved["scaler"] is not None:
         scaler.load_state_dict(saved["scaler"])
+    if isinstance(rows, Remembers) and (path / STREAM).exists():
+        with reading(path):
+            rows.go_to(path / STREAM)
     return progress
 
 

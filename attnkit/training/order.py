@@ -1,6 +1,7 @@
 """In which order rows are read: a function of the seed and of the position in the data."""
 
 from collections.abc import Iterator, Sequence, Sized
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -13,6 +14,21 @@ class ReadsMany(Protocol):
     """torch's convention for a dataset that reads many rows at once quicker than one by one."""
 
     def __getitems__(self, indices: list[int]) -> list[Any]: ...
+
+
+class Mark(Protocol):
+    """Where the reading of rows has come to."""
+
+    def save(self, path: Path) -> None: ...
+
+
+@runtime_checkable
+class Remembers(ReadsMany, Protocol):
+    """Rows in the order in which they come, of which more has to be known than the position to go on from there."""
+
+    def mark(self) -> Mark: ...
+
+    def go_to(self, path: Path) -> None: ...
 
 
 TrainRows = Sequence[Any] | ReadsMany

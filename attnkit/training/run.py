@@ -39,7 +39,7 @@ from attnkit.training.interrupt import StopRequest
 from attnkit.training.launch import on_main
 from attnkit.training.layers import freeze
 from attnkit.training.optimizer import build_optimizer, set_learning_rate
-from attnkit.training.order import TrainRows
+from attnkit.training.order import Mark, Remembers, TrainRows
 from attnkit.training.progress import Progress
 from attnkit.training.randomness import FORWARD, reseed
 from attnkit.training.run_folder import CHECKPOINTS, check_output_folder, open_output_folder
@@ -96,6 +96,7 @@ class Run:
     interrupted: bool = False
     began: float = 0.0  # when the present step did
     checked_gradients: bool = False
+    mark: Mark | None = None  # of the rows, where they have one: before what is read for the present step
     saved: bool = False  # so that there may be something to prune
 
     @classmethod
@@ -138,7 +139,7 @@ class Run:
             rate_at=learning_rate(training),
             utilization=Utilization(bare, training=training, accelerator=accelerator),
         )
-        run._go_back()
+        run._go_back(rows)
         tracker.start(step=run.progress.step, max_steps=training.num_steps)
         tracker.announce(run.plan())
         return run
@@ -165,7 +166,7 @@ class Run:
         progress = self.progress
         return progress.step < self.training.num_steps and not (self.interrupted or progress.stopped_early)
 
-    def _go_back(self) -> None:
+    def _go_back(self, rows: TrainRows) -> None:
         """Load the checkpoint to go on from: the newest of this run, or the one at which it begins."""
         training = self.training
         path = on_main(self.accelerator, lambda: newest_complete(self.folder)) if training.resume else None
@@ -181,6 +182,7 @@ class Run:
             optimizer=self.optimizer.optimizer,
             average=self.average,
             scaler=self.accelerator.scaler,
+            rows=rows,
             facts=self.facts,
         )
         if self.progress.step > training.num_steps:
@@ -206,6 +208,8 @@ class Run:
         )
         while self.goes_on:
             self.began = time.perf_counter()
+            if isinstance(rows, Remembers):
+                self.mark = rows.mark()
             window = next_window(
                 reading, training=training, accelerator=accelerator, stop=stop.asked, step=progress.step
             )
@@ -333,6 +337,7 @@ class Run:
             scaler=None if self.accelerator.scaler is None else self.accelerator.scaler.state_dict(),
             progress=self.progress,
             facts=self.facts,
+            mark=self.mark,
             companions=companions,
         )
         on_main(self.accelerator, lambda: save_checkpoint(self.folder, contents))

@@ -97,7 +97,9 @@ def test_a_mix_of_sources_is_counted_source_by_source(
 def test_a_streamed_run_is_resumed_with_the_next_row(
     config: Path, text: Path, pairs: Path, tmp_path: Path, cli: Cli
 ) -> None:
+    mixed = f"[{{source: {text}, weight: 3}}, {{source: {pairs}, weight: 1, text_column: target}}]"
     common = ("pretrain", "--config", config, "--data.streaming", "true", "--data.held_out_source", pairs)
+    common = (*common, "--data.source", mixed)
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert cli(*common, "--training.output_dir", whole)[0] == 0
     shutil.copytree(whole, cut)
@@ -107,6 +109,10 @@ def test_a_streamed_run_is_resumed_with_the_next_row(
     assert (code, errors) == (0, [])
     models = [AutoModelForCausalLM.from_pretrained(run / "model").state_dict() for run in (whole, cut)]
     assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
+    manifests = [json.loads((run / "data_manifest.json").read_text()) for run in (whole, cut)]
+    assert manifests[0]["train"] == manifests[1]["train"]
+    assert all(source["tokens"] > 0 for source in manifests[0]["train"]["sources"].values())
+    assert len(manifests[0]["train"]["sources"]) == 2
     code, _, errors = cli(
         "pretrain", "--config", config, "--data.streaming", "true", "--training.output_dir", tmp_path / "no"
     )

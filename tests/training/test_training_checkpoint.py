@@ -15,7 +15,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
-from samples import Bigram, causal_model, fresh_accelerator, held_out, run, settings, text_rows
+from samples import Bigram, causal_model, fresh_accelerator, held_out, run, settings, streamed, text_rows
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from torch import nn
@@ -93,6 +93,32 @@ def test_resume_after_a_signal_is_exact(
     second = run_to_the_end(tmp_path, accelerator, resume=True)
     assert second.resumed_from == first.last_checkpoint
     assert_same_run(second, uninterrupted)
+
+
+def test_a_stream_goes_on_from_its_buffers(
+    tmp_path: Path, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attnkit.data.rows.PORTION", 60)  # characters: several portions in each epoch
+
+    def stream(name: str, *, stop_at: int = 0, **changes: Any) -> TrainResult:
+        rows, model, objective = streamed(tmp_path / f"text-{len(list(tmp_path.iterdir()))}")
+
+        def interrupt(*_: Any) -> None:
+            if rows.position == 4 * stop_at:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        model.register_forward_pre_hook(interrupt)
+        training = settings(tmp_path / name, save_steps=3, **changes)
+        return run(model, rows, training, accelerator=accelerator, collate=objective)
+
+    whole, stopped = stream("whole"), stream("cut", stop_at=8)
+    assert (stopped.interrupted, stopped.steps) == (True, 8)
+    again, _, _ = streamed(tmp_path / "again")
+    again.go_to(stopped.last_checkpoint / "stream.arrow")
+    assert 7 * 4 <= again.position <= 8 * 4  # rows of a step: no more than those has to be passed over
+    resumed = stream("cut", resume=True)
+    assert resumed.resumed_from == stopped.last_checkpoint
+    assert all(torch.equal(weights(resumed)[name], tensor) for name, tensor in weights(whole).items())
 
 
 @pytest.fixture(scope="module")

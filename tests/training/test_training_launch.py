@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from argparse import Namespace
@@ -124,6 +125,17 @@ def test_a_stream_of_uneven_files_is_that_of_one_process(two: Path, tmp_path: Pa
         assert "epoch" not in record  # as the stream has no length
         assert record["tokens_seen"] == expected["tokens_seen"]
         assert record["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+
+
+def test_one_process_goes_on_with_the_stream_of_two(two: Path, tmp_path: Path, accelerator: Accelerator) -> None:
+    shutil.copytree(two / "stream", tmp_path / "stream")
+    for step in (14, 20):
+        shutil.rmtree(tmp_path / "stream" / "checkpoints" / f"step-{step:06d}")
+    rows, model, objective = streamed(tmp_path / "text")
+    run(model, rows, settings(tmp_path / "stream", resume=True), accelerator=accelerator, collate=objective)
+    logs = [read_log(folder / "stream" / "log.jsonl") for folder in (two, tmp_path)]
+    assert [record["tokens_seen"] for record in logs[0]] == [record["tokens_seen"] for record in logs[1]]
+    assert [record["loss"] for record in logs[0]] == pytest.approx([record["loss"] for record in logs[1]], rel=1e-5)
 
 
 def test_no_two_batches_draw_the_same_random_numbers(seen: list[dict[str, Any]]) -> None:

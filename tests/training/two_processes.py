@@ -158,7 +158,7 @@ def main() -> None:
     interrupted(folder / "resumed", accelerator, resume=True)
     few = run(Bigram(), text_rows(3), settings(folder / "few", max_steps=3), accelerator=accelerator)
     rows, model, objective = streamed(folder / f"text-{accelerator.process_index}")
-    stream = settings(folder / "stream", per_device_batch_size=2)
+    stream = settings(folder / "stream", per_device_batch_size=2, save_steps=7, keep_last=3)
     run(model, rows, stream, accelerator=accelerator, collate=objective)
     seen = {
         "num_processes": accelerator.num_processes,

@@ -121,3 +121,9 @@ class SentencePairs(Packing):
 
     def rest(self) -> pa.Table:
         return self.schema.empty_table()
+
+    def state(self) -> dict[str, Any]:
+        return {"draw": self.draw.bit_generator.state}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.draw.bit_generator.state = state["draw"]
