@@ -248,16 +248,23 @@ def other_rows(folder: Path, found: list[str]) -> UsageError:
     )
 
 
-def read_shards(folder: Path, manifest: Manifest) -> dict[Group, datasets.Dataset]:
-    """The rows of each group, mapped into memory. Raises `UsageError` for shards that are not as they were written.
+def check_shards(folder: Path, manifest: Manifest) -> None:
+    """Raise `UsageError` for shards that are not as they were written.
 
     All of their bytes are read once for that, at some GB/s: much less than the first epoch takes.
     """
-    found: dict[Group, list[datasets.Dataset]] = {}
     for shard in manifest.shards:
         path = folder / shard.name
         if file_checksum(path) != shard.checksum:
             raise UsageError(f"data.prepared: {path} is damaged: other bytes were written; {PREPARE_AGAIN}")
+
+
+def read_shards(folder: Path, manifest: Manifest) -> dict[Group, datasets.Dataset]:
+    """The rows of each group, mapped into memory. Raises `UsageError` for shards that are not as they were written."""
+    check_shards(folder, manifest)
+    found: dict[Group, list[datasets.Dataset]] = {}
+    for shard in manifest.shards:
+        path = folder / shard.name
         group = Group(source=shard.source, held_out=shard.held_out)
         found.setdefault(group, []).append(datasets.Dataset.from_file(str(path)))
     return {group: datasets.concatenate_datasets(parts) for group, parts in found.items()}

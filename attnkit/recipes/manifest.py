@@ -28,7 +28,7 @@ def of_text(documents: Documents, rows: Rows) -> Manifest:
         files = read_manifest(Path(data.prepared)).files  # the text itself may be gone
     return {
         "files": [asdict(file) for file in files],
-        "train": figures_of_text(rows),
+        "train": figures_of_text(rows.sources, duplicates=rows.duplicates),
         "held_out": vars(rows.held_out.account),
     }
 

@@ -4,16 +4,18 @@ from pathlib import Path
 
 from attnkit.config.runs import PretrainRun
 from attnkit.data.objectives import objectives
-from attnkit.data.prepared import differences, other_rows, read_manifest, write_prepared
+from attnkit.data.prepared import check_shards, differences, other_rows, read_manifest, write_prepared
 from attnkit.errors import UsageError
 from attnkit.files.disk import is_free
 from attnkit.recipes.folder import absolute_data, tokenizer_path
 from attnkit.recipes.text import (
+    HELD_OUT_PART,
     figures_of_text,
     get_tokenizer,
+    held_out_account,
     read_documents,
-    read_prepared,
     say_text,
+    source_accounts,
     trained_settings,
 )
 from attnkit.training.launch import make_accelerator
@@ -44,17 +46,21 @@ def prepare(run: PretrainRun) -> str:
     objective = objectives[run.objective.name](tokenizer, run.objective, data=data)
     if manifest is None:
         trained = trained_settings(run.tokenizer) if path is None else {}
-        write_prepared(folder, documents, tokenizer, objective=objective, trained=trained)
-        said = "prepared"
+        manifest = write_prepared(folder, documents, tokenizer, objective=objective, trained=trained)
+        done = {"prepared": str(folder)}
     else:
         found = differences(manifest, documents, tokenizer, objective=objective)
         if found:
             raise other_rows(folder, found)
-        said = "kept, since it holds just these rows"
-    rows = read_prepared(folder, documents, tokenizer, objective=objective)
+        check_shards(folder, manifest)
+        done = {"kept": f"{folder} as it is: it holds just these rows"}
+    # Of the accounts alone: the rows themselves would fill the memory that they were written in.
+    accounts = manifest.accounts_by_group()
+    sources = source_accounts(accounts, documents=documents, objective=objective)
+    held_out = held_out_account(accounts, named=HELD_OUT_PART)
     lines = {
-        "text": say_text(figures_of_text(rows)),
-        "held-out": say_text({**vars(rows.held_out.account), "sources": {}}),
-        said.split(",")[0]: f"{folder}{said.removeprefix('prepared').removeprefix('kept')}",
+        "text": say_text(figures_of_text(sources, duplicates=manifest.duplicates)),
+        "held-out": say_text({**vars(held_out), "sources": {}}),
+        **done,
     }
     return "\n".join(f"{name:<12}{line}".replace("\n", "\n" + " " * 12) for name, line in lines.items())

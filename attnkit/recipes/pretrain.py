@@ -206,7 +206,7 @@ def summarize(prepared: Prepared, result: TrainResult) -> dict[str, Any]:
         "steps": result.steps,
         "tokens_seen": result.tokens_seen,
         "seconds": round(result.seconds, 1),
-        "text": figures_of_text(prepared.rows),
+        "text": figures_of_text(prepared.rows.sources, duplicates=prepared.rows.duplicates),
         "held_out": held_out_figures(
             loss, prepared.rows.held_out, unigram_loss=prepared.rows.unigram_loss, objective=prepared.objective
         ),

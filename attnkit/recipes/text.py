@@ -1,7 +1,7 @@
 """The text of a run: documents, the tokenizer, and rows of token ids with their accounting."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -32,6 +32,7 @@ from attnkit.data.tokenizer import TokenizerConfig, load_tokenizer, train_tokeni
 from attnkit.errors import UsageError
 from attnkit.training.launch import on_main
 
+HELD_OUT_PART = "data.held_out_fraction: the documents held out"
 LARGEST_EXPONENT = 700  # of e, in double precision
 
 
@@ -73,11 +74,6 @@ class Rows:
         names = [source.name for source in self.train.documents.sources]
         accounts = zip(names, self.train.accounts, strict=True)
         return [SourceAccount(name=name, account=account, repeats=1) for name, account in accounts]
-
-    @property
-    def account(self) -> Account:
-        """What became of all text to train on."""
-        return sum((source.account for source in self.sources), Account())
 
 
 def read_documents(data: PretrainDataConfig, objective: ObjectiveConfig) -> Documents:
@@ -180,11 +176,32 @@ def in_memory(
 
 def held_out_of(rows: dict[Group, datasets.Dataset], accounts: dict[Group, Account], *, named: str) -> HeldOut:
     """The rows to evaluate on, of all sources. Raises `UsageError` if there is none, `named` being the text."""
-    groups = [group for group in rows if group.held_out]
-    account = sum((accounts[group] for group in groups), Account())
+    groups, account = [group for group in rows if group.held_out], held_out_account(accounts, named=named)
+    return HeldOut(rows=datasets.concatenate_datasets([rows[group] for group in groups]), account=account)
+
+
+def held_out_account(accounts: dict[Group, Account], *, named: str) -> Account:
+    """What the rows to evaluate on were made of. Raises `UsageError` if there is none, `named` being the text."""
+    account = sum((account for group, account in accounts.items() if group.held_out), Account())
     if account.rows == 0:
         raise UsageError(f"{named} make no row to evaluate on; give more text")
-    return HeldOut(rows=datasets.concatenate_datasets([rows[group] for group in groups]), account=account)
+    return account
+
+
+def source_accounts(
+    accounts: dict[Group, Account], *, documents: Documents, objective: Objective
+) -> list[SourceAccount]:
+    """What became of the text of each source. Raises `UsageError` for one without a row."""
+    sources = documents.sources
+    groups = [Group(source=number, held_out=False) for number in range(len(sources))]
+    check_enough(accounts, groups, names=[source.name for source in sources], row_length=objective.packing().row_length)
+    weights = [source.weight for source in sources if source.weight is not None] or None
+    numbers = [accounts[group].rows for group in groups]
+    seen = numbers if weights is None else repeats(numbers, weights)
+    return [
+        SourceAccount(name=source.name, account=accounts[group], repeats=k / n)
+        for source, group, k, n in zip(sources, groups, seen, numbers, strict=True)
+    ]
 
 
 def gather(
@@ -196,21 +213,15 @@ def gather(
     vocab_size: int,
 ) -> Rows:
     """The rows of all sources as one mix. Raises `UsageError` for a source, or for held-out text, without a row."""
-    sources, data = documents.sources, documents.data
-    groups = [Group(source=number, held_out=False) for number in range(len(sources))]
-    check_enough(accounts, groups, names=[source.name for source in sources], row_length=objective.packing().row_length)
-    held_out = held_out_of(rows, accounts, named="data.held_out_fraction: the documents held out")
-    weights = [source.weight for source in sources if source.weight is not None] or None
-    numbers = [len(rows[group]) for group in groups]
-    seen = numbers if weights is None else repeats(numbers, weights)
-    train = mix([rows[group] for group in groups], weights, seed=data.seed)
+    made = source_accounts(accounts, documents=documents, objective=objective)
+    held_out = held_out_of(rows, accounts, named=HELD_OUT_PART)
+    weights = [source.weight for source in documents.sources if source.weight is not None] or None
+    groups = [Group(source=number, held_out=False) for number in range(len(documents.sources))]
+    train = mix([rows[group] for group in groups], weights, seed=documents.data.seed)
     return Rows(
         train=train,
         held_out=held_out,
-        made=[
-            SourceAccount(name=source.name, account=accounts[group], repeats=k / n)
-            for source, group, k, n in zip(sources, groups, seen, numbers, strict=True)
-        ],
+        made=made,
         duplicates=documents.duplicates,
         unigram_loss=unigram_loss(train, held_out.rows, vocab_size=vocab_size),
     )
@@ -229,10 +240,11 @@ def check_enough(accounts: dict[Group, Account], groups: list[Group], *, names: 
             raise UsageError(f"data.source: no row is left of {name!r}; give more of it, or leave it out")
 
 
-def figures_of_text(rows: Rows) -> dict[str, Any]:
-    """What became of the text, in the form of `summary.json`."""
-    sources = {source.name: {**vars(source.account), "repeats": source.repeats} for source in rows.sources}
-    return {**vars(rows.account), "duplicates": rows.duplicates, "sources": sources}
+def figures_of_text(accounts: Sequence[SourceAccount], *, duplicates: int) -> dict[str, Any]:
+    """What became of the text of all sources, in the form of `summary.json`."""
+    sources = {source.name: {**vars(source.account), "repeats": source.repeats} for source in accounts}
+    total = sum((source.account for source in accounts), Account())
+    return {**vars(total), "duplicates": duplicates, "sources": sources}
 
 
 def say_text(figures: dict[str, Any]) -> str:
