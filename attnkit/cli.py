@@ -61,7 +61,7 @@ VERBS = {
         summary="train a saved model for a task",
         usage=f"{FLAGS} [--resume | --overwrite]",
         trains=True,
-        run=("attnkit.config.runs", "FinetuneRun"),
+        run=("attnkit.config.finetune_run", "FinetuneRun"),
         recipe=("attnkit.recipes.finetune", "finetune"),
     ),
     "generate": Verb(
@@ -199,7 +199,7 @@ def do_job(name: str, verb: Verb, arguments: list[str]) -> str:
 def quieten_libraries() -> None:
     """Keep progress bars and reports of what we depend on out of what we say."""
     quieten_transformers()
-    import_module("datasets").disable_progress_bars()
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # which takes no import
 
 
 def quieten_transformers() -> None:

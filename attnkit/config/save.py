@@ -5,7 +5,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from attnkit.config.runs import FinetuneRun, PretrainRun, keys_of
+from attnkit.config.finetune_run import FinetuneRun
+from attnkit.config.runs import PretrainRun, keys_of
 from attnkit.config.source import read_settings
 from attnkit.files import strict_yaml
 from attnkit.files.disk import replacing

@@ -195,7 +195,8 @@ class Seen:
             is_new &= array[np.minimum(places, len(array) - 1)] != hashes
         added = np.sort(hashes[is_new])
         while self.arrays and len(self.arrays[-1]) <= 2 * len(added):
-            added = np.sort(np.concatenate([self.arrays.pop(), added]))
+            added = np.concatenate([self.arrays.pop(), added])
+            added.sort(kind="stable")  # in place, and of runs that are sorted already a merge
         if len(added):
             self.arrays.append(added)
         return is_new

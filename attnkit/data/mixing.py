@@ -1,7 +1,11 @@
 """Mixing: rows of several sources become one dataset in which each has its share."""
 
-import datasets
+from typing import TYPE_CHECKING
+
 import numpy as np
+
+if TYPE_CHECKING:
+    import datasets
 
 
 def repeats(num_rows: list[int], weights: list[float]) -> list[int]:
@@ -15,11 +19,13 @@ def repeats(num_rows: list[int], weights: list[float]) -> list[int]:
     return [max(number, round(weight * total)) for number, weight in zip(num_rows, weights, strict=True)]
 
 
-def mix(sources: list[datasets.Dataset], weights: list[float] | None, *, seed: int) -> datasets.Dataset:
+def mix(sources: "list[datasets.Dataset]", weights: list[float] | None, *, seed: int) -> "datasets.Dataset":
     """The rows of all sources, each once; with weights, so often that each source has its share.
 
     Which rows of a source are there once more than its others is drawn with `seed`.
     """
+    import datasets  # here, as text is prepared without it
+
     rows = datasets.concatenate_datasets(sources)
     if weights is None:
         return rows

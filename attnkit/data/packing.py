@@ -173,5 +173,11 @@ def places(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 def list_array(values: np.ndarray, lengths: np.ndarray) -> pa.Array:
     """Values one after the other as an array of lists of these lengths."""
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, pa.int32()))
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return pa.ListArray.from_arrays(int_array(offsets), int_array(values))
+
+
+def int_array(values: np.ndarray) -> pa.Array:
+    """Whole numbers as an array of Arrow, from their bytes: `pa.array` would import pandas, which takes 50 MB."""
+    whole = np.ascontiguousarray(values, dtype=np.int32)
+    return pa.Array.from_buffers(pa.int32(), len(whole), [None, pa.py_buffer(whole)])

@@ -13,9 +13,8 @@ import zlib
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import datasets
 import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
@@ -25,6 +24,9 @@ from attnkit.data.rows import Account, Group, RowMaker, end_of_document
 from attnkit.data.source_files import SourceFile, changed_files, names_of, source_files
 from attnkit.errors import UsageError
 from attnkit.files.disk import file_checksum, filling, is_of_disk
+
+if TYPE_CHECKING:
+    import datasets
 
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer"
 FORMAT = 2
@@ -259,8 +261,10 @@ def check_shards(folder: Path, manifest: Manifest) -> None:
             raise UsageError(f"data.prepared: {path} is damaged: other bytes were written; {PREPARE_AGAIN}")
 
 
-def read_shards(folder: Path, manifest: Manifest) -> dict[Group, datasets.Dataset]:
+def read_shards(folder: Path, manifest: Manifest) -> "dict[Group, datasets.Dataset]":
     """The rows of each group, mapped into memory. Raises `UsageError` for shards that are not as they were written."""
+    import datasets  # here, as text is prepared without it
+
     check_shards(folder, manifest)
     found: dict[Group, list[datasets.Dataset]] = {}
     for shard in manifest.shards:

@@ -85,7 +85,7 @@ class RowMaker:
         with ThreadPoolExecutor(max_workers=1) as pool:
             for group, texts in portions(documents):
                 waiting.append((group, pool.submit(tokenize, texts, self.tokenizer, end=self.end)))
-                if len(waiting) > 2:
+                if len(waiting) > 1:
                     group, portion = waiting.popleft()
                     yield group, portion.result()
             for group, portion in waiting:

@@ -8,7 +8,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
-import datasets
 import numpy as np
 
 from attnkit.data import python_docs
@@ -258,6 +257,8 @@ def _remedy(path: Path) -> str:
 
 def _hub_rows(entry: str, *, columns: Mapping[str, str], subset: str | None) -> Iterator[Row]:
     """The rows of a dataset on the hub."""
+    import datasets  # here, as files are read without it
+
     name, revision, split = HUB_NAME.fullmatch(entry).group("name", "revision", "split")  # type: ignore[union-attr]
     remedy = _remedy(Path(name))
     require_repository(name, kind="dataset", remedy=remedy)

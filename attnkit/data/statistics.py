@@ -1,14 +1,17 @@
 """Figures of the data itself, which a trained model is held against."""
 
 import math
+from typing import TYPE_CHECKING
 
-import datasets
 import numpy as np
 
 from attnkit.errors import UsageError
 
+if TYPE_CHECKING:
+    import datasets
 
-def unigram_loss(train_rows: datasets.Dataset, held_out_rows: datasets.Dataset, *, vocab_size: int) -> float:
+
+def unigram_loss(train_rows: "datasets.Dataset", held_out_rows: "datasets.Dataset", *, vocab_size: int) -> float:
     """The loss of a model that knows how often tokens occur and nothing else, in nats per token.
 
         −(1/M) · Σ_t held_out(t) · log((train(t) + 1) / (N + V))
@@ -23,7 +26,7 @@ def unigram_loss(train_rows: datasets.Dataset, held_out_rows: datasets.Dataset, 
     return float(-(held_out * log_probability).sum() / held_out.sum())
 
 
-def _counts(rows: datasets.Dataset, vocab_size: int) -> np.ndarray:
+def _counts(rows: "datasets.Dataset", vocab_size: int) -> np.ndarray:
     """How often each token id occurs in `input_ids`, [vocab_size]."""
     counts = np.zeros(vocab_size, dtype=np.int64)
     for batch in rows.with_format("arrow").iter(batch_size=4096):

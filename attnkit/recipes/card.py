@@ -6,7 +6,8 @@ from typing import Any
 from huggingface_hub import ModelCard
 from transformers import PreTrainedModel
 
-from attnkit.config.runs import FinetuneRun, PretrainRun
+from attnkit.config.finetune_run import FinetuneRun
+from attnkit.config.runs import PretrainRun
 from attnkit.models import AttnKitConfig
 from attnkit.models.card import CARD, training_section, write_card
 

@@ -10,7 +10,7 @@ from attnkit.data.sources import PretrainDataConfig, is_mix, named
 from attnkit.errors import UsageError
 from attnkit.files import strict_yaml
 from attnkit.files.saved import CONFIG, run_folder
-from attnkit.recipes.folder import absolute_data
+from attnkit.recipes.inputs import absolute_data
 from attnkit.recipes.judge import BatchConfig
 from attnkit.recipes.model import check_fit, load_model
 from attnkit.recipes.predict import evaluate_finetuned

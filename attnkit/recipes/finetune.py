@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
-from attnkit.config.runs import FinetuneRun
+from attnkit.config.finetune_run import FinetuneRun
 from attnkit.data.tokenizer import load_tokenizer, train_tokenizer
 from attnkit.errors import UsageError, nearest
 from attnkit.models import AttnKitConfig
@@ -27,9 +27,9 @@ from attnkit.recipes.folder import (
     publish,
     resolve,
     save_result,
-    tokenizer_path,
 )
 from attnkit.recipes.grid import run_grid
+from attnkit.recipes.inputs import tokenizer_path
 from attnkit.recipes.judge import Judged, judge, make_rows, plot_report, say_figures, write_predictions
 from attnkit.recipes.model import build_model, row_length
 from attnkit.recipes.report import write_page

@@ -10,18 +10,20 @@ from typing import Any, TypeVar
 from accelerate import Accelerator
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from attnkit.config.finetune_run import FinetuneRun
 from attnkit.config.load import load_saved
-from attnkit.config.runs import FinetuneRun, PretrainRun
+from attnkit.config.runs import PretrainRun
 from attnkit.config.save import save
-from attnkit.data.sources import PYTHON_DOCS, DataConfig, may_be_on_hub
+from attnkit.data.sources import DataConfig
 from attnkit.errors import UsageError
-from attnkit.files.disk import claim, damage, filling, replacing, seal
+from attnkit.files.disk import claim, filling, replacing, seal
 from attnkit.files.hub import open_repository, upload
 from attnkit.files.saved import CHECKPOINTS, CONFIG, MODEL
 from attnkit.models import AttnKitConfig
 from attnkit.recipes import manifest
 from attnkit.recipes.card import write_run_card
-from attnkit.recipes.saved import TOKENIZER, tokenizer_folder
+from attnkit.recipes.inputs import absolute_data, is_path
+from attnkit.recipes.saved import TOKENIZER
 from attnkit.training.checkpoint import check_intact, newest_complete
 from attnkit.training.launch import check_shared_folder, on_main
 from attnkit.training.run_folder import LOG, check_output_folder, open_output_folder, refuse_foreign_files, writing
@@ -35,21 +37,6 @@ Run = TypeVar("Run", PretrainRun, FinetuneRun)
 Data = TypeVar("Data", bound=DataConfig)
 
 
-def tokenizer_path(run: PretrainRun | FinetuneRun) -> str | None:
-    """Where the tokenizer of a run is, if it has one: a run that goes on and a model that is loaded keep theirs."""
-    own = Path(run.training.output_dir) / TOKENIZER
-    newest = newest_complete(own.with_name(CHECKPOINTS)) if run.training.resume else None
-    if newest is not None:
-        if not own.exists():
-            return str(newest)
-        if what := damage(own):
-            raise UsageError(f"training.resume: {own} is damaged ({what}): delete it, and that of {newest} is taken")
-        return str(own)
-    if run.tokenizer.path is not None or run.model.path is None:
-        return run.tokenizer.path
-    return tokenizer_folder(run.model.path)
-
-
 def resolve(run: Run, model: PreTrainedModel) -> Run:
     """The run with the model as it was built, its number of steps, and data that are found from any folder.
 
@@ -61,24 +48,6 @@ def resolve(run: Run, model: PreTrainedModel) -> Run:
         return run
     names = [entry.name for entry in fields(run.model) if entry.name != "path"]
     return replace(run, model=replace(run.model, **{name: vars(model.config)[name] for name in names}))
-
-
-def absolute_data(data: Data) -> Data:
-    """The settings of data, with the files and patterns among its sources by their absolute paths."""
-
-    def absolute(source: Any) -> Any:
-        if source is None or isinstance(source, list):
-            return source and [absolute(entry) for entry in source]
-        if isinstance(source, dict):
-            return {key: absolute(value) if key == "source" else value for key, value in source.items()}
-        if not isinstance(source, str):
-            return source  # the reader of the data says what is wrong with it
-        path = Path(source).expanduser()
-        # Prepared rows are those of a file even where it is gone.
-        is_local = source.strip() and source != PYTHON_DOCS and (path.exists() or not may_be_on_hub(source))
-        return str(path.absolute()) if is_local else source
-
-    return replace(data, **{key: absolute(value) for key, value in vars(data).items() if is_path(key)})
 
 
 def check_same_run(run: PretrainRun | FinetuneRun, *, sections: Sequence[str]) -> None:
@@ -154,11 +123,6 @@ def open_run(run: Run, tokenizer: PreTrainedTokenizerBase, *, data: manifest.Man
             tokenizer.save_pretrained(staging)
             seal(staging)
     manifest.save(data, folder)
-
-
-def is_path(key: str) -> bool:
-    """Whether a setting of data says where something is."""
-    return key.endswith("source") or key == "prepared"
 
 
 def paths_in(entry: str | dict[str, Any]) -> list[str]:

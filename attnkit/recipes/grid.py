@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from attnkit.config.runs import FinetuneRun, GridConfig
+from attnkit.config.finetune_run import FinetuneRun, GridConfig
 from attnkit.errors import UsageError
 from attnkit.files.disk import replacing
 from attnkit.files.text import read_json

@@ -7,12 +7,12 @@ from pathlib import Path
 from accelerate import Accelerator
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from attnkit.config.finetune_run import FinetuneRun
 from attnkit.config.load import load_saved
-from attnkit.config.runs import FinetuneRun
 from attnkit.data.sources import DataConfig
 from attnkit.errors import UsageError
 from attnkit.files.saved import run_folder
-from attnkit.recipes.folder import absolute_data
+from attnkit.recipes.inputs import absolute_data
 from attnkit.recipes.judge import BatchConfig, judge, make_rows, say_figures, write_predictions
 from attnkit.recipes.model import load_model, row_length
 from attnkit.recipes.saved import tokenizer_of, verb_of

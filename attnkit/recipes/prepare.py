@@ -7,7 +7,7 @@ from attnkit.data.objectives import objectives
 from attnkit.data.prepared import check_shards, differences, other_rows, read_manifest, write_prepared
 from attnkit.errors import UsageError
 from attnkit.files.disk import is_free
-from attnkit.recipes.folder import absolute_data, tokenizer_path
+from attnkit.recipes.inputs import absolute_data, tokenizer_path
 from attnkit.recipes.text import (
     HELD_OUT_PART,
     figures_of_text,

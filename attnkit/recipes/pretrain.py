@@ -20,7 +20,6 @@ from attnkit.recipes import manifest
 from attnkit.recipes.folder import (
     LOSS_CURVE,
     MODEL,
-    absolute_data,
     check_places,
     check_same_run,
     open_run,
@@ -28,9 +27,9 @@ from attnkit.recipes.folder import (
     publish,
     resolve,
     save_result,
-    tokenizer_path,
 )
 from attnkit.recipes.generate import continue_text
+from attnkit.recipes.inputs import absolute_data, tokenizer_path
 from attnkit.recipes.model import build_model, num_positions
 from attnkit.recipes.report import write_page
 from attnkit.recipes.text import (

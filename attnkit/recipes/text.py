@@ -5,9 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import datasets
 import pyarrow as pa
 from accelerate import Accelerator
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
@@ -32,6 +31,9 @@ from attnkit.data.tokenizer import TokenizerConfig, load_tokenizer, train_tokeni
 from attnkit.errors import UsageError
 from attnkit.training.launch import on_main
 
+if TYPE_CHECKING:
+    import datasets
+
 HELD_OUT_PART = "data.held_out_fraction: the documents held out"
 LARGEST_EXPONENT = 700  # of e, in double precision
 
@@ -50,7 +52,7 @@ class SourceAccount:
 class HeldOut:
     """Rows to evaluate on, and what they were made of."""
 
-    rows: datasets.Dataset
+    rows: "datasets.Dataset"
     account: Account
 
 
@@ -165,8 +167,10 @@ def make_held_out(
 
 def in_memory(
     documents: Iterable[Document], tokenizer: PreTrainedTokenizerBase, *, objective: Objective
-) -> tuple[dict[Group, datasets.Dataset], dict[Group, Account]]:
+) -> "tuple[dict[Group, datasets.Dataset], dict[Group, Account]]":
     """The rows of each group of documents, and what they were made of."""
+    import datasets  # here, as text is prepared without it
+
     maker = RowMaker(tokenizer, packing=objective.packing)
     tables: dict[Group, list[pa.Table]] = {}
     for group, table in maker.rows(documents):
@@ -174,8 +178,10 @@ def in_memory(
     return {group: datasets.Dataset(pa.concat_tables(parts)) for group, parts in tables.items()}, maker.accounts
 
 
-def held_out_of(rows: dict[Group, datasets.Dataset], accounts: dict[Group, Account], *, named: str) -> HeldOut:
+def held_out_of(rows: "dict[Group, datasets.Dataset]", accounts: dict[Group, Account], *, named: str) -> HeldOut:
     """The rows to evaluate on, of all sources. Raises `UsageError` if there is none, `named` being the text."""
+    import datasets
+
     groups, account = [group for group in rows if group.held_out], held_out_account(accounts, named=named)
     return HeldOut(rows=datasets.concatenate_datasets([rows[group] for group in groups]), account=account)
 
@@ -205,7 +211,7 @@ def source_accounts(
 
 
 def gather(
-    rows: dict[Group, datasets.Dataset],
+    rows: "dict[Group, datasets.Dataset]",
     accounts: dict[Group, Account],
     *,
     documents: Documents,

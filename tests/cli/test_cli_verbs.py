@@ -15,8 +15,9 @@ from command_line import Cli
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from attnkit.attention import scorers
+from attnkit.config.finetune_run import FinetuneRun
 from attnkit.config.load import load
-from attnkit.config.runs import FinetuneRun, PretrainRun
+from attnkit.config.runs import PretrainRun
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,8 +9,9 @@ import pytest
 
 from attnkit.attention import scorers
 from attnkit.cli import VERBS
+from attnkit.config.finetune_run import FinetuneRun
 from attnkit.config.load import load
-from attnkit.config.runs import FinetuneRun, ModelConfig, PretrainRun, keys_of, may_be_empty
+from attnkit.config.runs import ModelConfig, PretrainRun, keys_of, may_be_empty
 from attnkit.config.values import allows
 from attnkit.errors import UsageError
 from attnkit.models import AttnKitConfig

@@ -9,9 +9,10 @@ import pytest
 
 import attnkit
 from attnkit.cli import VERBS
+from attnkit.config.finetune_run import FinetuneRun
 from attnkit.config.help import help_text
 from attnkit.config.load import load
-from attnkit.config.runs import FinetuneRun, ModelConfig, PretrainRun, TokenizerRun, keys_of
+from attnkit.config.runs import ModelConfig, PretrainRun, TokenizerRun, keys_of
 from attnkit.config.save import save, to_text
 from attnkit.config.source import read_settings
 from attnkit.errors import UsageError

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from accelerate import Accelerator
 
+from attnkit.config.finetune_run import FinetuneRun
 from attnkit.config.load import load_saved
-from attnkit.config.runs import FinetuneRun
 from attnkit.recipes.judge import judge, make_rows
 from attnkit.recipes.predict import load_finetuned
 from attnkit.tasks import load_examples, make_task

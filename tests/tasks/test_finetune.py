@@ -22,8 +22,9 @@ from transformers import (
 
 import attnkit
 from attnkit.cli import main
+from attnkit.config.finetune_run import FinetuneRun
 from attnkit.config.load import load
-from attnkit.config.runs import FinetuneRun, PretrainRun
+from attnkit.config.runs import PretrainRun
 from attnkit.data.tokenizer import TokenizerConfig, train_tokenizer
 
 ROOT = Path(__file__).parents[2]

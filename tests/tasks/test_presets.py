@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import attnkit.tasks
+from attnkit.config.finetune_run import FinetuneRun
 from attnkit.config.load import load
-from attnkit.config.runs import FinetuneRun
 from attnkit.data.tokenizer import TokenizerConfig, train_tokenizer
 from attnkit.tasks import load_examples, make_task
 

@@ -23,8 +23,8 @@ from transformers import (
 
 import attnkit
 from attnkit.cli import main
+from attnkit.config.finetune_run import FinetuneRun
 from attnkit.config.load import load
-from attnkit.config.runs import FinetuneRun
 from attnkit.data.tokenizer import TokenizerConfig, train_tokenizer
 from attnkit.errors import UsageError
 from attnkit.recipes.finetune import check_best_metric

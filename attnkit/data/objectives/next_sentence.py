@@ -10,7 +10,7 @@ from transformers import AutoModelForPreTraining, PreTrainedConfig, PreTrainedTo
 
 from attnkit.data.objectives.base import Objective, ObjectiveConfig, needed, objectives, tokens_of
 from attnkit.data.objectives.masking import Masker
-from attnkit.data.packing import TOKEN_IDS, Packing, TokenizedTexts, list_array
+from attnkit.data.packing import TOKEN_IDS, Packing, TokenizedTexts, int_array, list_array
 from attnkit.data.sources import PretrainDataConfig
 from attnkit.errors import UsageError
 from attnkit.models import AttnKitConfig
@@ -59,7 +59,7 @@ class NextSentence(Objective):
             "input_ids": inputs,
             "labels": labels,
             "token_type_ids": tokens_of(row, "token_type_ids"),
-            "next_sentence_label": torch.as_tensor(row["next_sentence_label"]).view(1),
+            "next_sentence_label": torch.as_tensor(row["next_sentence_label"], dtype=torch.int64).view(1),
         }
 
     def complete(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -72,7 +72,7 @@ class SentencePairs(Packing):
     """Rows cls A sep B sep, and whether B is random: `next_sentence_label` 1, or follows A: 0."""
 
     SHORTEST = 5
-    schema = pa.schema({"input_ids": TOKEN_IDS, "token_type_ids": TOKEN_IDS, "next_sentence_label": pa.int64()})
+    schema = pa.schema({"input_ids": TOKEN_IDS, "token_type_ids": TOKEN_IDS, "next_sentence_label": pa.int32()})
 
     def __init__(self, *, row_length: int, cls: int, sep: int, seed: int) -> None:
         super().__init__(row_length=row_length)
@@ -95,7 +95,7 @@ class SentencePairs(Packing):
             [
                 list_array(token_ids, lengths.sum(axis=1)),
                 list_array(types, lengths.sum(axis=1)),
-                pa.array([int(is_random) for _, _, is_random in pairs], pa.int64()),
+                int_array(np.array([is_random for _, _, is_random in pairs])),
             ],
             schema=self.schema,
         )
