@@ -157,16 +157,21 @@ class Documents:
                     f"objective.target_column: {self.target_column!r} is data.text_column as well; give each its own"
                 )
             columns[self.target_column] = "objective.target_column"
-        empty = True
+        filled, found = dict.fromkeys(columns, False), False
         for row in read_rows(source.source, columns=columns, data=source, order=order):
             texts = tuple(text_of(row, column) for column in columns)
             if all(text.strip() for text in texts):
-                empty = False
+                found = True
                 yield texts
-        if empty:
+            elif not found:
+                filled = {
+                    column: filled[column] or bool(text.strip()) for column, text in zip(columns, texts, strict=True)
+                }
+        if not found:
+            empty = [column for column in columns if not filled[column]]
+            said = f"column {empty[0]!r} holds no text" if empty else f"no row has text in both {' and '.join(columns)}"
             raise UsageError(
-                f"{named(source.source)}: column {source.text_column!r} holds no text; "
-                f"fill it, or name another with data.text_column"
+                f"{named(source.source)}: {said}; fill it, or name another with {columns[(empty or list(columns))[0]]}"
             )
 
 

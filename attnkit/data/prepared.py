@@ -23,7 +23,7 @@ from attnkit.data.objectives import Objective
 from attnkit.data.rows import Account, Group, RowMaker, end_of_document
 from attnkit.data.source_files import SourceFile, changed_files, names_of, source_files
 from attnkit.errors import UsageError
-from attnkit.files.disk import file_checksum, filling, is_of_disk
+from attnkit.files.disk import file_checksum, filling, is_of_disk, said_by_disk
 
 if TYPE_CHECKING:
     import datasets
@@ -134,7 +134,7 @@ def write_prepared(
         if not is_of_disk(error):
             raise
         raise UsageError(
-            f"data.prepared: cannot write {folder}: {error}; free space or choose another folder"
+            f"data.prepared: cannot write {folder}: {said_by_disk(error)}; free space or choose another folder"
         ) from error
     return manifest
 

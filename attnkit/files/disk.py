@@ -22,6 +22,11 @@ def is_of_disk(error: Exception) -> bool:
     return isinstance(error, OSError | SafetensorError) or "(os error " in str(error)
 
 
+def said_by_disk(error: Exception) -> str:
+    """Why a disk refused, without the name of the file: it may be one that only we know."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+
+
 def sync_to_disk(path: Path) -> None:
     """Return when a file's content, or a folder's list of names, has reached the disk."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -35,8 +40,10 @@ def sync_to_disk(path: Path) -> None:
 def claim(folder: Path, *, setting: str) -> Iterator[None]:
     """Make a folder and keep other processes from claiming it; the claim ends with the process at the latest.
 
-    Raises `UsageError`, naming the setting of the folder, where another process has it.
+    A folder that was made for it and is empty when it fails goes again. Raises `UsageError`, naming the setting of the
+    folder, where another process has it.
     """
+    is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -44,11 +51,32 @@ def claim(folder: Path, *, setting: str) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UsageError(
-                f"{setting}: {folder} is being written by another process: wait for its end, or choose another folder"
+                f"{setting}: {folder} is being written by {holder_of(descriptor)}, perhaps one that a killed "
+                f"launcher has left behind: wait for its end or end it, or choose another folder"
             ) from error
         yield
+    except BaseException:
+        if is_new:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
     finally:
         os.close(descriptor)
+
+
+def holder_of(descriptor: int) -> str:
+    """The process that has claimed an open folder, where the system says which."""
+    locks, inode = Path("/proc/locks"), os.fstat(descriptor).st_ino
+    entries = [line.split() for line in locks.read_text().splitlines()] if locks.is_file() else []
+    holders = [entry[4] for entry in entries if entry[1] == "FLOCK" and entry[5].endswith(f":{inode}")]
+    return f"process {holders[0]}" if holders else "another process"
+
+
+def check_free(folder: Path, *, setting: str) -> None:
+    """Raise the `UsageError` of `claim` now, before there is a need for the folder."""
+    if folder.is_dir():
+        with claim(folder, setting=setting):
+            pass
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from attnkit.config.runs import PretrainRun
 from attnkit.config.save import save
 from attnkit.data.sources import DataConfig
 from attnkit.errors import UsageError
-from attnkit.files.disk import claim, filling, replacing, seal
+from attnkit.files.disk import check_free, claim, filling, replacing, seal
 from attnkit.files.hub import open_repository, upload
 from attnkit.files.saved import CHECKPOINTS, CONFIG, MODEL
 from attnkit.models import AttnKitConfig
@@ -79,6 +79,7 @@ def check_places(training: TrainingConfig, *, accelerator: Accelerator) -> None:
 
     def check() -> None:
         check_output_folder(folder, resume=training.resume, overwrite=training.overwrite)
+        check_free(Path(folder), setting="training.output_dir")
         if training.push_to_hub is not None:
             open_repository(training.push_to_hub, key=PUSH)
 

@@ -200,7 +200,7 @@ def source_accounts(
     """What became of the text of each source. Raises `UsageError` for one without a row."""
     sources = documents.sources
     groups = [Group(source=number, held_out=False) for number in range(len(sources))]
-    check_enough(accounts, groups, names=[source.name for source in sources], row_length=objective.packing().row_length)
+    check_enough(accounts, groups, documents=documents, row_length=objective.packing().row_length)
     weights = [source.weight for source in sources if source.weight is not None] or None
     numbers = [accounts[group].rows for group in groups]
     seen = numbers if weights is None else repeats(numbers, weights)
@@ -233,16 +233,18 @@ def gather(
     )
 
 
-def check_enough(accounts: dict[Group, Account], groups: list[Group], *, names: list[str], row_length: int) -> None:
+def check_enough(accounts: dict[Group, Account], groups: list[Group], *, documents: Documents, row_length: int) -> None:
     """Raise `UsageError` if a source makes no row, or all of them together less than one that is full."""
     total = sum((accounts.get(group, Account()) for group in groups), Account())
     if total.rows == 0 or total.tokens < row_length:
+        left_out = f" ({documents.duplicates} duplicates were left out)" if documents.duplicates else ""
         raise UsageError(
             f"data.source: too little text: {total.documents} documents of {total.bytes} bytes make {total.tokens} "
-            f"tokens and {row_length} are needed; give more text, or lower data.sequence_length"
+            f"tokens and {row_length} are needed{left_out}; give more text, or lower data.sequence_length"
         )
-    for group, name in zip(groups, names, strict=True):
+    for group in groups:
         if accounts.get(group, Account()).rows == 0:
+            name = documents.sources[group.source].name
             raise UsageError(f"data.source: no row is left of {name!r}; give more of it, or leave it out")
 
 

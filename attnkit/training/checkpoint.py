@@ -157,8 +157,8 @@ def _write(path: Path, contents: Contents) -> None:
         companion.save_pretrained(path)
     try:
         torch.save({"optimizer": contents.optimizer, "scaler": contents.scaler}, path / OPTIMIZER)
-    except RuntimeError as error:  # what torch makes of a failed write
-        raise OSError(f"torch was cut short ({str(error).splitlines()[0]})") from error
+    except RuntimeError as error:  # what torch makes of a failed write, in words about its own source
+        raise OSError(f"{OPTIMIZER} could not be written to its end") from error
     state = {"progress": contents.progress.state(), "facts": vars(contents.facts)}
     (path / STATE).write_text(json.dumps(state, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 

@@ -142,6 +142,11 @@ class Run:
         run._go_back(rows)
         tracker.start(step=run.progress.step, max_steps=training.num_steps)
         tracker.announce(run.plan())
+        if training.warmup_steps >= training.num_steps:
+            tracker.announce(
+                f"training.warmup_steps: {training.warmup_steps} are not over after training.max_steps: "
+                f"{training.num_steps}: the learning rate never reaches training.learning_rate"
+            )
         return run
 
     def plan(self) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from attnkit.errors import UsageError
 from attnkit.files import strict_yaml
-from attnkit.files.disk import is_of_disk
+from attnkit.files.disk import is_of_disk, said_by_disk
 from attnkit.files.saved import CONFIG
 
 CHECKPOINTS = "checkpoints"
@@ -108,4 +108,6 @@ def writing(path: str | Path, *, setting: str = "training.output_dir") -> Iterat
     except Exception as error:
         if not is_of_disk(error):
             raise
-        raise UsageError(f"cannot write {path}: {error}; free space or choose another {setting}") from error
+        raise UsageError(
+            f"cannot write {path}: {said_by_disk(error)}; free space or choose another {setting}"
+        ) from error

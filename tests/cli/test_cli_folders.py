@@ -1,5 +1,6 @@
 """Nothing is written over that we did not make, and no two processes write into one folder."""
 
+import os
 import re
 import resource
 from pathlib import Path
@@ -73,29 +74,40 @@ def test_one_run_writes_into_a_folder_at_a_time(config: Path, tmp_path: Path, cl
         ):
             code, said, errors = cli(*command)
             assert (code, said, len(errors)) == (2, [], 1)
-            assert "is being written by another process: wait for its end, or choose another folder" in errors[0]
+            assert f"is being written by process {os.getpid()}, perhaps one that" in errors[0]
+        code, _, errors = cli("pretrain", "--data.source", "none.txt", "--training.output_dir", run)
+        assert code == 2
+        assert "is being written by" in errors[0]  # before any text is looked for
         assert [path.name for path in run.iterdir()] == ["notes.txt"]
         with (
-            pytest.raises(UsageError, match=r"key: .*run is being written by another process"),
+            pytest.raises(
+                UsageError,
+                match=r"key: .*run is being written by process \d+.* wait for its end or end it",
+            ),
             claim(run, setting="key"),
         ):
             pass
     assert cli("pretrain", "--config", config, "--training.output_dir", run)[0] == 0
 
 
-@pytest.mark.parametrize("verb", ["export", "prepare", "tokenizer"])
-def test_a_full_disk_is_one_line(verb: str, config: Path, finished: Path, text: Path, tmp_path: Path, cli: Cli) -> None:
+@pytest.mark.parametrize(
+    ("verb", "size"), [("export", 3000), ("prepare", 3000), ("tokenizer", 3000), ("pretrain", 500)]
+)
+def test_a_full_disk_is_one_line(
+    verb: str, size: int, config: Path, finished: Path, text: Path, tmp_path: Path, cli: Cli
+) -> None:
     (tmp_path / "tokenizer.yaml").write_text(f"tokenizer: {{vocab_size: 290}}\ndata: {{source: {text}}}\n")
     places = {"config": config, "run": finished, "folder": tmp_path / "new", "tokenizer": tmp_path / "tokenizer.yaml"}
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, before[1]))  # bytes of a file
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))  # bytes of a file
     try:
         code, _, errors = cli(verb, *(word.format(**places) for word in VERBS[verb]))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert (code, len(errors)) == (2, 1)
-    setting = {"export": "target", "prepare": "folder", "tokenizer": "output_dir"}[verb]
+    setting = {"export": "target", "prepare": "folder", "tokenizer": "output_dir"}.get(verb, "training.output_dir")
     assert re.search(rf"cannot write .*new: .*File too large.*; free space or choose another {setting}$", errors[0])
+    assert "unfinished" not in errors[0]
     assert [path.name for path in tmp_path.iterdir() if "new" in path.name] == []
 
 

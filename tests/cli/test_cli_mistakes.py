@@ -320,6 +320,23 @@ def test_a_flag_that_is_no_yaml_is_one_line(flag: str, text: str, cli: Cli) -> N
     assert flag.removeprefix("--").split(".")[1] in errors[0]
 
 
+def test_too_little_text_says_what_was_left_out(finished: Path, config: Path, tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "few.txt").write_text("\n\n".join(["The cat sees the dog.", "A dog runs."] * 9))
+    words = ("--data.source", tmp_path / "few.txt", "--tokenizer.path", finished / "tokenizer")
+    code, _, [error] = cli(
+        "pretrain",
+        "--config",
+        config,
+        *words,
+        "--data.sequence_length",
+        "90",
+        "--training.output_dir",
+        tmp_path / "run",
+    )
+    assert code == 2
+    assert re.search(r"are needed \(16 duplicates were left out\); give more text", error)
+
+
 @pytest.mark.parametrize("content", ["{}", '{"text": 3}', '{"task": "x"}'])
 def test_a_foreign_summary_is_named(content: str, tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "summary.json").write_text(content)

@@ -100,6 +100,20 @@ def test_documents_may_be_pairs(tmp_path: Path) -> None:
         list(Documents(data, target_column="de"))
 
 
+@pytest.mark.parametrize(
+    ("rows", "match"),
+    [
+        ("one,\ntwo, \n", "column 'target' holds no text; fill it, or name another with objective.target_column"),
+        (",one\n,two\n", "column 'text' holds no text; fill it, or name another with data.text_column"),
+        ("one,\n,two\n", "no row has text in both text and target; fill it"),
+    ],
+)
+def test_the_column_that_is_empty_is_named(rows: str, match: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "it.csv", f"text,target\n{rows}".encode())
+    with pytest.raises(UsageError, match=match):
+        list(Documents(PretrainDataConfig(source=path), target_column="target"))
+
+
 def test_what_cannot_be_split_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "it.txt", b"one\n\none")
     refuse("it.txt holds one document, too few .*data.documents.*data.held_out_source", source=path)

@@ -297,7 +297,7 @@ def test_denoising_fills_the_inputs(sequence_length: int, rate: float, span_leng
 
 
 def test_denoising_of_rows_too_short_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"data.sequence_length: got 2; objective.name 'denoising' needs more tokens"):
+    with pytest.raises(UsageError, match=r"data.sequence_length: got 2; objective.name 'denoising' needs 3 or more"):
         objectives["denoising"].extra_tokens(ObjectiveConfig(), data=PretrainDataConfig(sequence_length=2))
 
 

@@ -36,7 +36,7 @@ from attnkit.training.batches import count_tokens
 from attnkit.training.checkpoint import complete_steps, newest_complete
 from attnkit.training.evaluation import evaluate_loss, read_rows
 from attnkit.training.order import RowOrder
-from attnkit.training.tracking import read_log
+from attnkit.training.tracking import TrackingConfig, read_log
 
 Collate = Callable[[list[Row]], dict[str, torch.Tensor]]
 
@@ -214,6 +214,16 @@ def test_unused_parameters_are_named(
     model.pooler = nn.Linear(3, 3)
     run(model, text_rows(4), settings(tmp_path, max_steps=1), accelerator=accelerator)
     assert "2 parameters take no part in the loss: pooler.weight, pooler.bias" in capsys.readouterr().out
+
+
+def test_a_warm_up_that_does_not_end_is_said(
+    tmp_path: Path, accelerator: Accelerator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for warmup_steps, is_said in ((2, True), (1, False)):
+        training = settings(tmp_path / str(warmup_steps), max_steps=2, warmup_steps=warmup_steps)
+        run(Bigram(), text_rows(4), training, accelerator=accelerator, tracking=TrackingConfig())
+        said = "training.warmup_steps: 2 are not over after training.max_steps: 2: the learning rate never"
+        assert (said in capsys.readouterr().out) == is_said
 
 
 def test_a_signal_saves_and_stops_within_a_step(tmp_path: Path, accelerator: Accelerator) -> None:

@@ -9,7 +9,7 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerBase
 from attnkit.data.objectives.base import Objective, ObjectiveConfig, objectives, tokens_of
 from attnkit.data.objectives.masking import TextTokens, num_noise, num_spans, random_spans
 from attnkit.data.packing import Packing, packings
-from attnkit.data.sources import PretrainDataConfig
+from attnkit.data.sources import MIN_ROW, PretrainDataConfig
 from attnkit.errors import UsageError
 
 
@@ -58,16 +58,18 @@ class Denoising(Objective):
         """The longest row of which neither inputs nor targets have more than `data.sequence_length` tokens."""
         longest = data.sequence_length
 
-        def fits(length: int) -> bool:
+        def needed_for(length: int) -> int:
             noise = num_noise(length, objective.mask_rate)
             spans = num_spans(noise, objective.span_length)
-            return max(length - noise, noise) + spans + 1 <= longest
+            return max(length - noise, noise) + spans + 1
 
-        length = 2
-        while fits(length + 1):
+        length = MIN_ROW
+        if needed_for(length) > longest:
+            raise UsageError(
+                f"data.sequence_length: got {longest}; objective.name 'denoising' needs {needed_for(length)} or more"
+            )
+        while needed_for(length + 1) <= longest:
             length += 1
-        if not fits(length):
-            raise UsageError(f"data.sequence_length: got {longest}; objective.name 'denoising' needs more tokens")
         return length
 
     def packing(self) -> Packing:
