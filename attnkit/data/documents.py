@@ -186,22 +186,37 @@ class TrainTexts:
 
 
 class Seen:
-    """Which hashes were met before, in 8 bytes for each: sorted arrays, each longer than all after it."""
+    """Which hashes were met before, in 8 bytes for each, by their highest bits in parts.
+
+    A part is sorted arrays, each longer than all after it; parts, as little more than one of them is ever there twice.
+    """
+
+    BITS = 4
 
     def __init__(self) -> None:
-        self.arrays: list[np.ndarray] = []
+        self.parts: list[list[np.ndarray]] = [[] for _ in range(2**self.BITS)]
 
     def add(self, hashes: np.ndarray) -> np.ndarray:
         """Whether each of the hashes (64 bits) is new, and the first of its kind among them; all are met after."""
         is_new = np.zeros(len(hashes), dtype=bool)
         is_new[np.unique(hashes, return_index=True)[1]] = True
-        for array in self.arrays:
-            places = np.searchsorted(array, hashes)
-            is_new &= array[np.minimum(places, len(array) - 1)] != hashes
-        added = np.sort(hashes[is_new])
-        while self.arrays and len(self.arrays[-1]) <= 2 * len(added):
-            added = np.concatenate([self.arrays.pop(), added])
-            added.sort(kind="stable")  # in place, and of runs that are sorted already a merge
-        if len(added):
-            self.arrays.append(added)
+        part_of = hashes >> np.uint64(64 - self.BITS)
+        for number, arrays in enumerate(self.parts):
+            places = np.flatnonzero(part_of == number)
+            is_new[places] &= add_to(arrays, hashes[places], is_first=is_new[places])
         return is_new
+
+
+def add_to(arrays: list[np.ndarray], hashes: np.ndarray, *, is_first: np.ndarray) -> np.ndarray:
+    """Add to a part those hashes that are the first of their kind, and return which of all it lacked."""
+    is_new = np.ones(len(hashes), dtype=bool)
+    for array in arrays:
+        places = np.searchsorted(array, hashes)
+        is_new &= array[np.minimum(places, len(array) - 1)] != hashes
+    added = np.sort(hashes[is_new & is_first])
+    while len(added) and arrays and len(arrays[-1]) <= 2 * len(added):
+        added = np.concatenate([arrays.pop(), added])
+        added.sort(kind="stable")  # in place, and of runs that are sorted already a merge
+    if len(added):
+        arrays.append(added)
+    return is_new

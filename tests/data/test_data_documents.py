@@ -131,9 +131,10 @@ def test_what_cannot_be_split_is_refused(tmp_path: Path) -> None:
 @given(hashes=st.lists(st.integers(0, 50), max_size=200), cuts=st.lists(st.integers(0, 200), max_size=8))
 def test_what_was_seen_is_known(hashes: list[int], cuts: list[int]) -> None:
     seen, known = documents.Seen(), set()
-    for part in np.split(np.array(hashes, dtype=np.uint64), sorted(cuts)):
+    spread = np.array(hashes, dtype=np.uint64) * np.uint64(2**64 // 51)  # over all parts
+    for part in np.split(spread, sorted(cuts)):
         is_new = seen.add(part)
         for value, new in zip(part.tolist(), is_new.tolist(), strict=True):
             assert new == (value not in known)
             known.add(value)
-    assert sum(map(len, seen.arrays)) == len(known)
+    assert sum(len(array) for arrays in seen.parts for array in arrays) == len(known)
