@@ -15,6 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from attnkit.cli import answer
 from attnkit.data import PretrainDataConfig, TokenizerConfig, load_tokenizer, python_docs, train_tokenizer
 from attnkit.data.documents import Documents
 from attnkit.data.objectives import ObjectiveConfig, objectives
@@ -75,7 +76,7 @@ def peak(folder: Path, megabytes: float) -> float:
         write_text(folder / "large.txt", megabytes)
     command = [sys.executable, __file__, "--peak-of", str(folder / "large.txt"), str(folder / "tokenizer")]
     command.append(str(folder / f"rows-of-{megabytes}"))
-    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
 
 
 def main() -> None:
@@ -88,8 +89,10 @@ def main() -> None:
     parser.add_argument("--peak-of", nargs=3, metavar=("TEXT", "TOKENIZER", "FOLDER"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.peak_of:
-        if Path(chosen.peak_of[0]).exists():
-            prepare(*map(Path, chosen.peak_of))
+        text, tokenizer, folder = chosen.peak_of
+        if Path(text).exists():  # the whole command, as its user has it
+            words = ["--data.source", text, "--tokenizer.path", tokenizer, "--data.sequence_length", "512"]
+            answer(["prepare", *words, "--data.prepared", folder])
         # Not from getrusage, which counts what the parent held when it made this process.
         status = Path("/proc/self/status").read_text().splitlines()
         print(next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024)
