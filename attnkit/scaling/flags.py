@@ -116,7 +116,7 @@ def fill_fit(parser: Parser) -> None:
     """The flags of `fit`."""
     parser.add_argument("runs", nargs="+", metavar="RUNS", help="finished runs, folders of them, CSV files")
     parser.add_argument("--parameters", type=float, help="extrapolate to a model of this size, with --tokens")
-    parser.add_argument("--tokens", type=float)
+    parser.add_argument("--tokens", type=float, help="and to so many tokens, with --parameters")
     parser.add_argument("--png", metavar="FILE", help="draw loss over compute and isoFLOP curves")
     parser.add_argument("--output", metavar="FILE", help="write the law that `attnkit scale plan --law FILE` takes")
 
