@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import XLNetConfig, XLNetLMHeadModel
 
 from attnkit import AttnKitConfig
+from attnkit.cli import main
 from attnkit.errors import UsageError
 from attnkit.scaling.cli import JOBS, answer
 from attnkit.scaling.memory import textbook_activations
@@ -192,3 +193,34 @@ def test_the_commands_of_the_documentation(words: list[str], tmp_path: Path, mon
     monkeypatch.chdir(SIZES.parents[1])
     text = " ".join(words).replace("run.yaml", str(tmp_path / "run.yaml")).replace('"8xH100 24h"', "8xH100_24h")
     assert answer([word.replace("_24h", " 24h") for word in text.split()])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["table", "--png", "it.foo"], "it.foo: has no ending .png: name it it.png"),
+        (["plan", "--flops", "1e12", "--output", "it.txt"], "it.txt: has no ending .yaml: name it it.yaml"),
+        (["time", "--flops", "1e20", "--device", "A100"], "give exactly one of --mfu and --hours"),
+        (
+            ["time", "--flops", "1e20", "--device", "A100", "--hours", "0"],
+            "hours must be more than 0 and finite, not 0",
+        ),
+        (["flops", str(SIZES / "gpt-2.yaml"), "--target_len", "5"], "target_len 5: this model has one stack"),
+    ],
+)
+def test_what_a_job_refuses(arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scale", *arguments]) == 2
+    said = capsys.readouterr()
+    assert problem in said.err
+    assert said.out == ""
+
+
+def test_memory_and_flops_say_what_they_rest_on(capsys: pytest.CaptureFixture[str]) -> None:
+    row = str(SIZES / "gpt-2.yaml")
+    assert main(["scale", "memory", row, "--device", "A100", "--backend", "sdpa", "--seq_len", "64"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "1 x 64 tokens, head causal_lm, fp32 precision, backend sdpa, optimizer adamw" in said
+    assert "10% that an allocator may lose" in said
+    assert "runtime 1.00 GiB" in said
+    assert main(["scale", "flops", row, "--past", "100", "--seq_len", "1"]) == 0
+    assert "FLOPs of a forward pass after 100 tokens in the cache" in capsys.readouterr().out
