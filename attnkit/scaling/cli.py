@@ -28,8 +28,9 @@ def answer(arguments: Sequence[str]) -> str:
     if "-h" in rest or "--help" in rest:
         return parser.format_help().rstrip("\n")
     given = parser.parse_args(rest)
+    form = flags.take_format(given)
     try:
-        return str(vars(import_module(module))[function](given))
+        return str(vars(import_module(module))[function](given).written(form))
     except OSError as error:
         raise UsageError(f"{error.filename}: {error.strerror}: give another file") from error
 
@@ -45,7 +46,7 @@ BUDGETS, CONFIGS = "attnkit.scaling.jobs_of_budgets", "attnkit.scaling.jobs_of_c
 # What fills in a job's flags, the module and the function that does it, and what it is.
 JOBS: dict[str, tuple[Callable[[flags.Parser], None], tuple[str, str], str]] = {
     "table": (flags.fill_table, (BUDGETS, "do_table"), "the ten models of the size table, recomputed"),
-    "count": (flags.add_subject, (CONFIGS, "do_count"), "parameters per component"),
+    "count": (flags.fill_count, (CONFIGS, "do_count"), "parameters per component"),
     "flops": (flags.fill_flops, (CONFIGS, "do_flops"), "FLOPs per component, by convention"),
     "memory": (flags.fill_memory, (CONFIGS, "do_memory"), "memory per device, and the fewest devices"),
     "time": (flags.fill_time, (BUDGETS, "do_time"), "time, utilization, cost and energy of some FLOPs"),

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import NoReturn, get_args
 
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, nearest
 from attnkit.scaling.choices import (
     BUDGETS,
     DEFAULT_LAW,
@@ -51,6 +51,21 @@ def add_batch(parser: Parser) -> None:
     parser.add_argument("--predicted", type=int, help="positions of a row that go through the head")
 
 
+def add_format(parser: Parser, *others: str) -> None:
+    """How the answer is written."""
+    formats = ("rich", "json", *others)
+    parser.add_argument("--format", default="rich", help=" or ".join(formats))
+    parser.set_defaults(formats=formats)
+
+
+def take_format(given: argparse.Namespace) -> str:
+    """Take how the answer is written out of what is given to the job."""
+    form, formats = vars(given).pop("format"), vars(given).pop("formats")
+    if form not in formats:
+        raise UsageError(f"unknown format {form!r}: {nearest(form, formats)}")
+    return str(form)
+
+
 PNG = b"\x89PNG"  # how such a file begins
 
 
@@ -68,9 +83,15 @@ def writable(path: str, *, ending: str = ".png") -> Path:
 
 def fill_table(parser: Parser) -> None:
     """The flags of `table`."""
-    parser.add_argument("--format", default="rich", help="rich, json, csv, markdown or latex")
+    add_format(parser, "csv", "markdown", "latex")
     parser.add_argument("--mfu", type=float, default=0.3, help="model FLOPs utilization of the predicted times")
     parser.add_argument("--png", metavar="FILE", help="draw parameters over years and compute over parameters")
+
+
+def fill_count(parser: Parser) -> None:
+    """The flags of `count`."""
+    add_subject(parser)
+    add_format(parser)
 
 
 def fill_time(parser: Parser) -> None:
@@ -82,6 +103,7 @@ def fill_time(parser: Parser) -> None:
     parser.add_argument("--hours", type=float, help="time that the job took, for the utilization")
     parser.add_argument("--dtype", help="dtype of the peak; by default the fastest but fp8")
     parser.add_argument("--price", type=float, help="money per device and hour")
+    add_format(parser)
 
 
 def fill_plan(parser: Parser) -> None:
@@ -110,6 +132,7 @@ def fill_plan(parser: Parser) -> None:
     parser.add_argument("--source", default="python-docs", help="data.source of the run")
     parser.add_argument("--output_dir", default="runs/planned", help="training.output_dir of the run")
     parser.add_argument("--output", metavar="FILE", help="write the run that `attnkit pretrain --config FILE` takes")
+    add_format(parser)
 
 
 def fill_fit(parser: Parser) -> None:
@@ -119,6 +142,7 @@ def fill_fit(parser: Parser) -> None:
     parser.add_argument("--tokens", type=float, help="and to so many tokens, with --parameters")
     parser.add_argument("--png", metavar="FILE", help="draw loss over compute and isoFLOP curves")
     parser.add_argument("--output", metavar="FILE", help="write the law that `attnkit scale plan --law FILE` takes")
+    add_format(parser)
 
 
 def fill_flops(parser: Parser) -> None:
@@ -130,6 +154,7 @@ def fill_flops(parser: Parser) -> None:
     parser.add_argument("--recompute", default="none", help=" or ".join(get_args(Recompute)))
     parser.add_argument("--backend", default="eager", help="the attention backend, for the convention 'hardware'")
     parser.add_argument("--inference", action="store_true", help="a forward pass alone, no training")
+    add_format(parser)
 
 
 def fill_memory(parser: Parser) -> None:
@@ -149,6 +174,7 @@ def fill_memory(parser: Parser) -> None:
     parser.add_argument("--device", help="a device of the catalogue: how many of them training needs at least")
     parser.add_argument("--fragmentation", type=float, help="part of the peak that an allocator may lose; 0.1 on a GPU")
     parser.add_argument("--runtime", metavar="SIZE", help="what libraries take, e.g. 1GiB; by default the device's")
+    add_format(parser)
 
 
 def fill_audit(parser: Parser) -> None:
@@ -156,6 +182,7 @@ def fill_audit(parser: Parser) -> None:
     parser.add_argument("config", nargs="?", metavar="CONFIG", help="a decoder; by default the smallest GPT-2")
     parser.add_argument("--seq_len", type=int, help="tokens of a row; by default all that the model has positions for")
     parser.add_argument("--batch_size", type=int, default=1, help="rows of a batch")
+    add_format(parser)
 
 
 def fill_calibrate(parser: Parser) -> None:
@@ -166,6 +193,7 @@ def fill_calibrate(parser: Parser) -> None:
     parser.add_argument("--steps", type=int, default=5, help="steps to measure")
     parser.add_argument("--longer_steps", type=int, default=20, help="steps to predict")
     parser.add_argument("--no_check", action="store_true", help="do not run the longer run")
+    add_format(parser)
 
 
 def fill_transfer(parser: Parser) -> None:
@@ -177,3 +205,4 @@ def fill_transfer(parser: Parser) -> None:
     parser.add_argument("--learning_rate", type=float, default=1e-3, help="the rate that was tuned")
     parser.add_argument("--weight_decay", type=float, default=0.1, help="the weight decay that was tuned")
     parser.add_argument("--png", metavar="FILE", help="draw a coordinate check from the base's width to 8 times it")
+    add_format(parser)

@@ -155,7 +155,9 @@ def six_n_d(subject: Subject, batch: Batch) -> FlopCount:
     """2·N·D forward and 4·N·D backward (Kaplan 2020, section 2.1), N with embeddings."""
     active = parameters_by_component(subject.config, head=subject.head).active
     if active is None:
-        raise UsageError(f"{subject.config.model_type} does not say how many experts a token chooses: give 'exact'")
+        raise UsageError(
+            f"it is not known how many experts of {subject.config.model_type} a token chooses: give convention 'exact'"
+        )
     two = subject.config.is_encoder_decoder
     tokens = batch.size * (batch.tokens + batch.target if two else batch.tokens)
     products = active * tokens // (2 if two else 1)

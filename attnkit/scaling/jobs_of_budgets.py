@@ -3,29 +3,39 @@
 import argparse
 import json
 from dataclasses import asdict
+from functools import partial
 
-from attnkit.errors import UsageError, check_number, nearest
+from attnkit.errors import UsageError, check_number
 from attnkit.scaling.fit import LawFit, Run, constants, draw_fit, fit_scaling_law, read_runs
 from attnkit.scaling.flags import writable
 from attnkit.scaling.hardware import estimate_time
 from attnkit.scaling.planner import Plan, plan
-from attnkit.scaling.render import FORMATS, draw_table, folded, for_people, grid
+from attnkit.scaling.render import (
+    Answer,
+    as_csv,
+    as_latex,
+    as_markdown,
+    draw_table,
+    folded,
+    for_people,
+    grid,
+)
 from attnkit.scaling.table import size_table
 from attnkit.scaling.units import count, duration, in_bytes
 
 
-def do_table(given: argparse.Namespace) -> str:
+def do_table(given: argparse.Namespace) -> Answer:
     """The size table."""
-    if given.format not in (*FORMATS, "rich"):
-        raise UsageError(f"unknown format {given.format!r}: {nearest(given.format, [*FORMATS, 'rich'])}")
     png = None if given.png is None else writable(given.png)
     lines = size_table(mfu=given.mfu)
     if png is not None:
         draw_table(lines, png)
-    return for_people(lines, mfu=given.mfu) if given.format == "rich" else FORMATS[given.format](lines)
+    others = {"csv": partial(as_csv, lines), "markdown": partial(as_markdown, lines, mfu=given.mfu)}
+    others["latex"] = partial(as_latex, lines, mfu=given.mfu)
+    return Answer(figures=lines, text=for_people(lines, mfu=given.mfu), others=others)
 
 
-def do_time(given: argparse.Namespace) -> str:
+def do_time(given: argparse.Namespace) -> Answer:
     """Time, utilization, cost and energy."""
     if (given.mfu is None) == (given.hours is None):
         raise UsageError("give exactly one of --mfu and --hours")
@@ -50,10 +60,10 @@ def do_time(given: argparse.Namespace) -> str:
         lines.append(f"cost          {found.cost:,.4g}")
     if found.energy is not None:
         lines.append(f"energy        {found.energy:,.4g} kWh")
-    return "\n".join([*lines, f"source        {found.device.source}"])
+    return Answer(figures=found, text="\n".join([*lines, f"source        {found.device.source}"]))
 
 
-def do_plan(given: argparse.Namespace) -> str:
+def do_plan(given: argparse.Namespace) -> Answer:
     """The plan, its front and its reasons; or the run as a file."""
     elsewhere = ("source", "output_dir", "output")
     asked = {name: value for name, value in vars(given).items() if name not in elsewhere}
@@ -70,7 +80,7 @@ def do_plan(given: argparse.Namespace) -> str:
     if output is not None:
         output.write_text(found.to_yaml(source=given.source, output_dir=given.output_dir), encoding="utf-8")
         parts.append(f"run: {found.command(str(output))}")
-    return "\n".join(parts)
+    return Answer(figures=found, text="\n".join(parts))
 
 
 def rows_of_plan(found: Plan) -> list[list[str]]:
@@ -98,7 +108,7 @@ def rows_of_plan(found: Plan) -> list[list[str]]:
     return rows if time.energy is None else [*rows, ["energy", f"{time.energy:,.4g} kWh"]]
 
 
-def do_fit(given: argparse.Namespace) -> str:
+def do_fit(given: argparse.Namespace) -> Answer:
     """The law of some runs."""
     if (given.parameters is None) != (given.tokens is None):
         raise UsageError("to extrapolate, give both --parameters and --tokens")
@@ -130,7 +140,8 @@ def do_fit(given: argparse.Namespace) -> str:
     if output is not None:
         output.write_text(json.dumps(asdict(found.law), indent=2) + "\n", encoding="utf-8")
         parts.append(f"law: attnkit scale plan --law {output} ...")
-    return "\n".join(parts)
+    names = ("law", "intervals", "outliers", "residuals", "at_bounds", "undetermined")
+    return Answer(figures={name: getattr(found, name) for name in names}, text="\n".join(parts))
 
 
 def tables_of_fit(found: LawFit, runs: list[Run]) -> list[str]:

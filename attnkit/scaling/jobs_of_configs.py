@@ -9,33 +9,34 @@ from attnkit.models import AttnKitConfig
 from attnkit.models.configuration_attnkit import make_config
 from attnkit.scaling.audit import SMALLEST_GPT_2, audit
 from attnkit.scaling.calibrate import calibrate
-from attnkit.scaling.choices import Rule
+from attnkit.scaling.choices import Rule, Sharding
 from attnkit.scaling.flags import writable
 from attnkit.scaling.flops import count_flops
 from attnkit.scaling.hardware import CPU_RUNTIME, find_device
 from attnkit.scaling.layouts import FRAGMENTATION
-from attnkit.scaling.memory import Layout, Traced, fewest_devices, trace_memory
+from attnkit.scaling.memory import Layout, MemoryEstimate, Traced, fewest_devices, trace_memory
 from attnkit.scaling.parameters import parameters_by_component
-from attnkit.scaling.render import folded, grid
+from attnkit.scaling.render import Answer, folded, grid
 from attnkit.scaling.subject import read_subject
 from attnkit.scaling.transfer import Coordinate, coordinate_check, draw_coordinates, transfer
 from attnkit.scaling.units import duration, in_bytes, read_bytes
 
 NONE_IS_ENOUGH = "no number is enough: try --recompute full, --backend sdpa, --tensor, or fewer tokens at once"
 
+FEWEST_WITH: tuple[Sharding, ...] = ("zero1", "zero2", "zero3")
 WIDE = 0.1  # of the prediction of a calibration
 
 
-def do_count(given: argparse.Namespace) -> str:
+def do_count(given: argparse.Namespace) -> Answer:
     """Parameters per component."""
     found = parameters_by_component(given.config, head=given.head)
     rows = [[name, f"{number:,}", f"{number / found.total:.1%}"] for name, number in found.components.items()]
     active = "not known" if found.active is None else f"{found.active:,}"
     rows += [["body", f"{found.body:,}", ""], ["active", active, ""], ["total", f"{found.total:,}", ""]]
-    return grid(["component", "parameters", "share"], rows)
+    return Answer(figures=found, text=grid(["component", "parameters", "share"], rows))
 
 
-def do_flops(given: argparse.Namespace) -> str:
+def do_flops(given: argparse.Namespace) -> Answer:
     """FLOPs per component."""
     batch = batch_of(given)
     found = count_flops(
@@ -62,10 +63,8 @@ def do_flops(given: argparse.Namespace) -> str:
         if trains
         else "a forward pass" + f" after {given.past:,} tokens in the cache" * bool(given.past)
     )
-    return (
-        f"{table}\n{total:,} FLOPs of {what} on {found.tokens:,} tokens ({rows_in_words(batch)}), "
-        f"{total / found.tokens:,.0f} each"
-    )
+    each = f"({rows_in_words(batch)}), {total / found.tokens:,.0f} each"
+    return Answer(figures=found, text=f"{table}\n{total:,} FLOPs of {what} on {found.tokens:,} tokens {each}")
 
 
 def rows_in_words(batch: dict[str, Any]) -> str:
@@ -75,39 +74,41 @@ def rows_in_words(batch: dict[str, Any]) -> str:
     return said + ("" if batch["predicted"] is None else f", {batch['predicted']} predicted")
 
 
-def do_memory(given: argparse.Namespace) -> str:
+def do_memory(given: argparse.Namespace) -> Answer:
     """Memory per device."""
     batch, device = batch_of(given), None if given.device is None else find_device(given.device)
     on_gpu = device is not None and device.name != "cpu"
     fragmentation = (FRAGMENTATION if on_gpu else 0.0) if given.fragmentation is None else given.fragmentation
     runtime = CPU_RUNTIME if device is None else device.runtime
     runtime = runtime if given.runtime is None else round(read_bytes(given.runtime, name="runtime"))
-    traced = trace_memory(
-        given.config,
-        head=given.head,
-        precision=given.precision,
-        optimizer=given.optimizer,
-        backend=given.backend,
-        recompute=given.recompute,
-        logits=given.logits,
-        training=not given.inference,
-        **batch,
-    )
+    asked = {name: vars(given)[name] for name in ("precision", "optimizer", "backend", "recompute", "logits")}
+    traced = trace_memory(given.config, head=given.head, training=not given.inference, **asked, **batch)
     layout = Layout(sharding=given.sharding, data=given.data, tensor=given.tensor, pipeline=given.pipeline)
     found = traced.divided(layout, fragmentation=fragmentation, runtime=runtime)
-    kinds = ["weights", "gradients", "optimizer", "activations", "logits", "kv_cache", "temporary"]
-    rows = [[name, in_bytes(vars(found)[name]), found.at_peak(name)] for name in kinds]
-    rows += [[f"peak, in {found.peak_phase}", in_bytes(found.peak), "the sum of what is alive then"]]
-    rows += [["margin", in_bytes(found.margin), f"{fragmentation:.0%} that an allocator may lose"]]
-    rows += [["runtime", in_bytes(found.runtime), "what the libraries take"], ["total", in_bytes(found.total), ""]]
-    lines = [grid(["per device", "memory", ""], rows), folded(f"of {assumed(given, traced, batch)}").strip()]
+    lines = [grid(["per device", "memory", "at the peak"], rows_of_memory(found, fragmentation=fragmentation))]
+    lines.append(folded(f"of {assumed(given, traced, batch)}").strip())
     if not given.inference:
         lines.append(f"activations by the textbook (Korthikanti 2022): {in_bytes(found.textbook_activations)}")
-    if device is not None:
-        for sharding in ("zero1", "zero2", "zero3"):
-            fewest = fewest_devices(traced, device, sharding=sharding, fragmentation=fragmentation, runtime=runtime)
-            lines.append(f"fewest {device.name} with {sharding}: {fewest or NONE_IS_ENOUGH}")
-    return "\n".join(lines)
+    fewest = {
+        sharding: fewest_devices(traced, device, sharding=sharding, fragmentation=fragmentation, runtime=runtime)
+        for sharding in (() if device is None else FEWEST_WITH)
+        if device is not None
+    }
+    lines += [f"fewest {given.device} with {name}: {count or NONE_IS_ENOUGH}" for name, count in fewest.items()]
+    assumptions = batch | asked | {"logits": traced.setting.logits, "predicted": traced.setting.predicted}
+    assumptions |= {"head": traced.subject.head, "inference": given.inference, "layout": layout}
+    figures = {"estimate": found, "assumptions": assumptions, "fewest_devices": fewest}
+    return Answer(figures=figures, text="\n".join(lines))
+
+
+def rows_of_memory(found: MemoryEstimate, *, fragmentation: float) -> list[list[str]]:
+    """Each part, and what of it adds up to the peak."""
+    kinds = ["weights", "gradients", "optimizer", "activations", "logits", "kv_cache", "temporary"]
+    rows = [[name, in_bytes(vars(found)[name]), in_bytes(found.at_peak.get(name, 0))] for name in kinds]
+    rows += [[f"peak, in {found.peak_phase}", "", in_bytes(found.peak)]]
+    rows += [[f"margin, {fragmentation:.0%} for fragmentation", in_bytes(found.margin), ""]]
+    rows += [["runtime, what libraries take", in_bytes(found.runtime), ""]]
+    return [*rows, ["total", in_bytes(found.total), ""]]
 
 
 def assumed(given: argparse.Namespace, traced: Traced, batch: dict[str, Any]) -> str:
@@ -120,7 +121,7 @@ def assumed(given: argparse.Namespace, traced: Traced, batch: dict[str, Any]) ->
     return ", ".join([*names, f"{given.data} x {given.tensor} x {given.pipeline} devices, sharding {given.sharding}"])
 
 
-def do_audit(given: argparse.Namespace) -> str:
+def do_audit(given: argparse.Namespace) -> Answer:
     """Other tools' answers beside ours."""
     config = make_config(**SMALLEST_GPT_2) if given.config is None else given.config
     findings = audit(config, seq_len=given.seq_len, batch_size=given.batch_size)
@@ -135,10 +136,11 @@ def do_audit(given: argparse.Namespace) -> str:
         for it in findings
     ]
     reasons = folded(*(f"{it.tool}: {it.why}" for it in findings))
-    return "\n".join([grid(["tool", "question", "its answer", "ours", "ratio"], rows), "Why", reasons])
+    table = grid(["tool", "question", "its answer", "ours", "ratio"], rows)
+    return Answer(figures=findings, text="\n".join([table, "Why", reasons]))
 
 
-def do_calibrate(given: argparse.Namespace) -> str:
+def do_calibrate(given: argparse.Namespace) -> Answer:
     """A short run, its prediction and what came true."""
     given.target_len = given.predicted = None
     found = calibrate(
@@ -164,10 +166,10 @@ def do_calibrate(given: argparse.Namespace) -> str:
         lines.append(
             f"measured   {duration(found.measured_seconds / 3600)}: the prediction is off by {found.error:+.1%}"
         )
-    return "\n".join(lines)
+    return Answer(figures=found, text="\n".join(lines))
 
 
-def do_transfer(given: argparse.Namespace) -> str:
+def do_transfer(given: argparse.Namespace) -> Answer:
     """The factors of a model on its base."""
     config, png = read_subject(given.config).config, None if given.png is None else writable(given.png)
     if not 0 < given.learning_rate < float("inf") or not 0 <= given.weight_decay < float("inf"):
@@ -190,7 +192,7 @@ def do_transfer(given: argparse.Namespace) -> str:
     if png is not None:
         assert isinstance(config, AttnKitConfig)
         parts.append(check_coordinates(config, png, rule=given.rule, base=base))
-    return "\n".join(parts)
+    return Answer(figures=found, text="\n".join(parts))
 
 
 def check_coordinates(config: AttnKitConfig, png: Path, *, rule: Rule, base: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""FLOPs of any model of transformers: it runs on fake tensors, forward and backward, and its products are counted.
+"""FLOPs and cache of any model of transformers: it runs on fake tensors, where products and bytes are counted.
 
 Fake tensors have a device, shapes and the values of constants, which is more than meta tensors have: a model that looks
 at a constant of its own, or makes a tensor on the CPU, runs on them too.
@@ -9,11 +9,12 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import PreTrainedModel
+from transformers import Cache, EncoderDecoderCache, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from attnkit.errors import UsageError, first_line
@@ -28,19 +29,44 @@ def measured_work(subject: Subject, *, rows: int, tokens: int, target: int) -> d
     Backward is divided among the components like forward: autograd does not tell to which module it belongs. Experts
     are computed for the tokens that choose them. Raises `UsageError` for a model that needs values or other inputs.
     """
-    inputs = {"input_ids": (rows, tokens)}
-    if subject.config.is_encoder_decoder:
-        inputs["decoder_input_ids"] = (rows, target)
-    switches = {"use_cache": False} if "use_cache" in subject.config.to_dict() else {}
     with without_values(subject, remedy="its parameters can be counted: give convention '6nd'"), no_init_weights():
         model = subject.build(experts_implementation="batched_mm").eval()
-        given = {name: torch.zeros(shape, dtype=torch.long) for name, shape in inputs.items()}
+        given = token_ids(subject, rows=rows, tokens=tokens, target=target, use_cache=False)
         with FlopCounterMode(display=False) as counter:
-            out = model(**given, **switches)
+            out = model(**given)
             modules = {name: sum(flops.values()) for name, flops in counter.get_flop_counts().items()}
             ends = (value for value in out.values() if isinstance(value, torch.Tensor) and value.requires_grad)
             torch.stack([value.sum() for value in ends]).sum().backward()
     return divided(sort_by_component(model, modules), backward=counter.get_total_flops() - modules["Global"])
+
+
+def token_ids(subject: Subject, *, rows: int, tokens: int, target: int, use_cache: bool) -> dict[str, Any]:
+    """Inputs of a model, and whether it returns a cache where it can."""
+    given: dict[str, Any] = {"input_ids": torch.zeros(rows, tokens, dtype=torch.long)}
+    if subject.config.is_encoder_decoder:
+        given["decoder_input_ids"] = torch.zeros(rows, target, dtype=torch.long)
+    return given | ({"use_cache": use_cache} if "use_cache" in subject.config.to_dict() else {})
+
+
+def measured_cache(subject: Subject, *, rows: int, tokens: int, target: int, dtype: torch.dtype) -> int:
+    """Bytes of the cache that a model returns: of windows, latent or shared heads, states, and of the source too.
+
+    None are those of a model without a cache. Raises `UsageError` as `measured_work` does.
+    """
+    with without_values(subject, remedy="its parameters can be counted"), no_init_weights(), torch.no_grad():
+        model = subject.build(dtype=dtype, experts_implementation="batched_mm").eval()
+        out = model(**token_ids(subject, rows=rows, tokens=tokens, target=target, use_cache=True))
+        layers = [layer for value in out.values() if isinstance(value, Cache) for layer in layers_of(value)]
+        held = [it for layer in layers for it in vars(layer).values()]
+        held += [it for states in held if isinstance(states, dict) for it in states.values()]
+        return sum(it.numel() * it.itemsize for it in held if isinstance(it, torch.Tensor) and it.dim())
+
+
+def layers_of(cache: Cache) -> list[Any]:
+    """The layers of a cache, or of both of a decoder that reads a source."""
+    if isinstance(cache, EncoderDecoderCache):
+        return [*cache.self_attention_cache.layers, *cache.cross_attention_cache.layers]
+    return cache.layers
 
 
 @contextmanager

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import get_args
 
 import torch
+from transformers import PreTrainedConfig
 
 from attnkit.errors import UsageError, check_count, check_number, nearest
 from attnkit.models.checks import obstacles
 from attnkit.scaling.choices import TRACED_BACKENDS, Logits, Optimizer, Precision, Recompute, Sharding
 from attnkit.scaling.flops import check_positions, check_target, make_batch
 from attnkit.scaling.hardware import CPU_RUNTIME, Device, find_device
+from attnkit.scaling.measured import measured_cache
 from attnkit.scaling.parameters import kinds_of_layers
 from attnkit.scaling.parts import build_position, build_scorer, cost_of, places
 from attnkit.scaling.states import Static, static_bytes
@@ -54,23 +56,17 @@ class MemoryEstimate:
     """Logits of all positions in the dtype of the model, if the caller holds them; none if the loss is chunked."""
     kv_cache: int
     temporary: int
-    """What is alive besides at the moment of the peak."""
+    """What is alive besides at the moment of the peak, what is left of the activations in backward among it."""
     peak: int
     peak_phase: str
+    at_peak: dict[str, int]
+    """What of each part is alive at that moment: its sum is the peak."""
     textbook_activations: int
     """s·b·h·L·(34 + 5·a·s/h) or its kin, for comparison."""
     margin: int
     """What an allocator may lose to fragmentation."""
     runtime: int
     """What the libraries take on their first use."""
-
-    def at_peak(self, part: str) -> str:
-        """Whether a part is alive at the moment of the peak; `temporary` is what else there is of it."""
-        if part in ("activations", "logits"):
-            return "" if self.peak_phase == "forward" else "not at the peak"
-        if part == "gradients":
-            return "not at the peak" if self.peak_phase == "forward" else "those that are there at the peak count"
-        return ""
 
     @property
     def total(self) -> int:
@@ -167,6 +163,11 @@ def trace_memory(
 ) -> Traced:
     """The step that `estimate_memory` divides; its arguments are explained there."""
     subject = read_subject(config, head=head)
+    if not isinstance(subject.config.to_dict().get(layers_field(subject.config)), int):
+        raise UsageError(
+            f"{subject.config.model_type} has no num_hidden_layers, blocks of one kind that memory is traced with: "
+            "give the config of its text model"
+        )
     if logits is None:
         logits = "chunked" if training and subject.is_language_model else "whole"
     check_target(subject, target_len)
@@ -205,6 +206,11 @@ def trace_memory(
         static=static_bytes(subject, precision=precision, optimizer=optimizer, training=training),
         kv_cache=0 if training else kv_cache_bytes(subject, setting),
     )
+
+
+def layers_field(config: PreTrainedConfig) -> str:
+    """The field of a config that says how many blocks there are."""
+    return config.attribute_map.get("num_hidden_layers", "num_hidden_layers")
 
 
 def usually_predicted(subject: Subject, seq_len: int, *, target_len: int) -> int:
@@ -264,11 +270,12 @@ def divide(traced: Traced, layout: Layout, *, fragmentation: float, runtime: int
         phases[name] = fixed + math.ceil(part["gradients"] * share) + passing
     phase = max(phases, key=lambda name: phases[name])
     peak = phases[phase]
-    known = part["weights"] + part["optimizer"] + kv_cache
+    alive = {"weights": part["weights"], "optimizer": part["optimizer"], "kv_cache": kv_cache}
     if phase == "forward":
-        known += activations + step.outputs
-    else:
-        known += math.ceil(part["gradients"] * step.peaks[phase].gradients / step.weights)
+        alive |= {"activations": activations, "logits": step.outputs}
+    else:  # what is left of the activations then is not known apart
+        alive["gradients"] = math.ceil(part["gradients"] * step.peaks[phase].gradients / step.weights)
+    alive["temporary"] = peak - sum(alive.values())
     return MemoryEstimate(
         weights=part["weights"],
         gradients=part["gradients"],
@@ -276,9 +283,10 @@ def divide(traced: Traced, layout: Layout, *, fragmentation: float, runtime: int
         activations=activations,
         logits=step.outputs,
         kv_cache=kv_cache,
-        temporary=max(0, peak - known),
+        temporary=alive["temporary"],
         peak=peak,
         peak_phase=phase,
+        at_peak=alive,
         textbook_activations=textbook_activations(traced.subject, traced.setting, tensor=layout.tensor),
         margin=math.ceil(peak * fragmentation),
         runtime=runtime,
@@ -297,13 +305,8 @@ def kv_cache_bytes(subject: Subject, setting: Setting) -> int:
     """Mapped keys and values of every token, per layer and key-value head; of the source too where there is one."""
     config = subject.ours
     if config is None:
-        if not hasattr(subject.config, "num_attention_heads"):
-            raise UsageError(f"{subject.config.model_type} has no attention heads, whose cache could be counted")
-        values = subject.config.get_text_config().to_dict()
-        heads = values.get("num_key_value_heads") or subject.config.num_attention_heads
-        width = values.get("head_dim") or subject.config.hidden_size // subject.config.num_attention_heads
-        per_token = 2 * heads * width * subject.config.num_hidden_layers
-        return per_token * setting.batch_size * setting.seq_len * setting.dtype.itemsize
+        rows, target = setting.batch_size, setting.target_len
+        return measured_cache(subject, rows=rows, tokens=setting.seq_len, target=target, dtype=setting.dtype)
     numbers = 0
     for depth, (stack, causal, cross) in enumerate(kinds_of_layers(config)):
         if causal:
@@ -329,7 +332,8 @@ def textbook_activations(subject: Subject, setting: Setting, *, tensor: int = 1)
     """Korthikanti 2022: s·b·h·L times 10 + 24/t + 5·a·s/(h·t) (eq. 2), without the last term where attention is fused
     or recomputed (eq. 6), or 2 where blocks are recomputed, and one block's worth more."""
     config = subject.config
-    heads = config.num_attention_heads if hasattr(config, "num_attention_heads") else 0  # of a state space model
+    # A state space model has no heads; a config whose layers differ names those of all layers here.
+    heads = config.to_dict().get(config.attribute_map.get("num_attention_heads", "num_attention_heads")) or 0
     width, layers = config.hidden_size, config.num_hidden_layers
     unit = setting.seq_len * setting.batch_size * width
     keeps_scores = setting.backend == "eager" and setting.recompute != "selective"

@@ -15,9 +15,8 @@ from transformers import PreTrainedModel
 from attnkit.scaling.parts import build_normalizer, build_pattern, build_position, build_scorer, num_parameters
 from attnkit.scaling.subject import Config, FilledConfig, Subject, read_subject
 
-EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk", "moe_k")
-ONE_EXPERT, ROUTER = re.compile(r"\.experts\.(expert_)?\d+\."), re.compile(r"router|\.gate\.")
+ROUTER = re.compile(r"router|\.gate\.")
 FEED_FORWARD_NAMES = ("mlp", "ffn", ".ff.", "feed_forward", "intermediate", "fc1", "fc2", "expert", "dense")
 
 
@@ -31,7 +30,7 @@ class ParameterCount:
     body: int
     """Without what only the head has."""
     active: int | None
-    """Those that one token meets: of experts only the chosen ones; None where the config does not say how many."""
+    """Those that one token meets at most: of experts only the chosen ones; None where it is not known how many."""
 
     @property
     def total(self) -> int:
@@ -206,20 +205,32 @@ def component_of(name: str, module: nn.Module) -> str:
 
 
 def idle_experts(model: PreTrainedModel) -> int | None:
-    """Parameters of the experts that a token does not choose; None where the config does not say how many it does.
+    """Parameters of the experts that a token does not choose; None where it is not known how many it does.
 
-    Experts are tensors with one matrix for each, or modules of a list called so; every token meets their router.
+    Experts that do nothing may be among those that a token chooses: then these are the fewest that are idle.
     """
     values = model.config.get_text_config().to_dict()
-    values |= {name: it for inner in values.values() if isinstance(inner, dict) for name, it in inner.items()}
-    num = next((values[name] for name in EXPERT_COUNTS if values.get(name)), 1)
-    experts = sum(
-        parameter.numel()
-        for name, parameter in model.named_parameters()
-        if not ROUTER.search(name)
-        and (ONE_EXPERT.search(name) or (parameter.shape[0] == num and (parameter.dim() > 2 or ".experts." in name)))
-    )
-    if num == 1 or not experts:
-        return 0
-    chosen = next((values[name] for name in EXPERTS_PER_TOKEN if values.get(name)), None)
-    return None if chosen is None else experts - experts * chosen // num
+    inner = [values, *(it for it in values.values() if isinstance(it, dict))]
+    chosen = next((it[name] for it in inner for name in EXPERTS_PER_TOKEN if it.get(name)), None)
+    experts = [one for name, module in model.named_modules() for one in experts_of(name, module)]
+    if not experts:
+        routed = chosen is not None and any(ROUTER.search(name) for name, _ in model.named_parameters())
+        return None if routed else 0
+    if not isinstance(chosen, int):
+        return None
+    return sum(size - size * min(chosen, num) // num for num, size in experts)
+
+
+def experts_of(name: str, module: nn.Module) -> list[tuple[int, int]]:
+    """How many experts a module of experts has and what they hold: one module each, or a stack with a matrix each.
+
+    What else is in such a module, a norm say, every token meets.
+    """
+    last = name.rpartition(".")[2]
+    if not (last == "experts" or (type(module).__name__.endswith("Experts") and "shared" not in last)):
+        return []
+    if isinstance(module, nn.ModuleList | nn.ModuleDict):
+        return [(len(module), sum(it.numel() for it in module.parameters()))] if len(module) else []
+    own = list(module.parameters(recurse=False))
+    counts = {it.shape[0] for it in own if it.dim() > 2}
+    return [(it.shape[0], it.numel()) for it in own if it.dim() and it.shape[0] in counts]

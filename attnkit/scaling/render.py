@@ -1,10 +1,11 @@
-"""The size table and other figures as text: for people, JSON, CSV, Markdown and LaTeX, and as a picture."""
+"""Figures as text for people and as JSON; the size table as CSV, Markdown, LaTeX and a picture too."""
 
 import csv
 import io
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass
 from itertools import pairwise
 from pathlib import Path
 from textwrap import fill
@@ -13,11 +14,44 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from transformers import PreTrainedConfig
 
 from attnkit.scaling.table import Line
 from attnkit.scaling.units import count, duration, power
 
 WIDTH = 80  # columns of a terminal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a job of `attnkit scale` has found, and what it tells people of it."""
+
+    figures: Any
+    """A dataclass, or a mapping or sequence of figures."""
+    text: str
+    others: Mapping[str, Callable[[], str]] = field(default_factory=dict)
+    """The same in other formats."""
+
+    def written(self, form: str) -> str:
+        """The text, all figures unrounded as JSON, or one of the other formats."""
+        if form == "json":
+            return json.dumps(plain(self.figures), indent=2, ensure_ascii=False)
+        return self.others[form]() if form in self.others else self.text
+
+
+def plain(value: Any) -> Any:
+    """A value in the types of JSON: of a dataclass its fields and properties; what is not finite is null."""
+    if isinstance(value, PreTrainedConfig):
+        return value.to_diff_dict()
+    if is_dataclass(value):
+        derived = [name for name, it in vars(type(value)).items() if isinstance(it, property)]
+        return plain(vars(value) | {name: getattr(value, name) for name in derived})
+    if isinstance(value, Mapping):
+        return {str(name): plain(it) for name, it in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(it) for it in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
 
 COLUMNS: dict[str, Callable[[Line], str]] = {
     "Model": lambda line: line.model,
@@ -70,23 +104,29 @@ def folded(*lines: str) -> str:
 
 
 def for_people(lines: Sequence[Line], *, mfu: float) -> str:
-    """Three tables and the notes."""
+    """Three tables, the legend and the notes."""
     names = list(COLUMNS)
     parts = [["Model", *names[max(start, 1) : end]] for start, end in pairwise(SPLITS)]
-    notes = [f"{line.model}: {note}" for line in lines for note in line.notes]
-    legend = (
+    tables = "\n\n".join(grid(part, rows_of(lines, part)) for part in parts)
+    return "\n".join([tables, "", folded(*legend(mfu)), "Notes", folded(*notes_of(lines))])
+
+
+def legend(mfu: float) -> list[str]:
+    """What the columns mean."""
+    return [
+        "Table, Error, Table time: what the table of sizes that is recomputed here states, and how far parameters are "
+        "from it. ?: not published",
         "Exact, Useful, Hardware: FLOPs of training by convention",
-        f"Predicted: at {mfu:.0%} MFU. MFU: what the table's time implies",
+        f"Predicted: at {mfu:.0%} MFU. MFU: what the table's time implies; both of the peak in the precision of the "
+        "time, fp32 on P100 and 16 bits on others",
         "Memory: one row of text on one device, mixed precision, AdamW, recomputed blocks. Fewest: devices of that "
         "kind under ZeRO-3 (V100 where the table names none)",
-    )
-    tables = [grid(part, rows_of(lines, part)) for part in parts]
-    return "\n".join(["\n\n".join(tables), "", folded(*legend), "Notes", folded(*notes)])
+    ]
 
 
-def as_json(lines: Sequence[Line]) -> str:
-    """All figures, unrounded."""
-    return json.dumps([asdict(line) for line in lines], indent=2, ensure_ascii=False)
+def notes_of(lines: Sequence[Line]) -> list[str]:
+    """The notes of all models."""
+    return [f"{line.model}: {note}" for line in lines for note in line.notes]
 
 
 def as_csv(lines: Sequence[Line]) -> str:
@@ -99,23 +139,22 @@ def as_csv(lines: Sequence[Line]) -> str:
     return text.getvalue().rstrip("\n")
 
 
-def as_markdown(lines: Sequence[Line]) -> str:
-    """The columns for people, and the notes below."""
+def as_markdown(lines: Sequence[Line], *, mfu: float) -> str:
+    """The columns for people, and legend and notes below."""
     names = list(COLUMNS)
     rows = [names, ["---"] + ["---:"] * (len(names) - 1), *rows_of(lines, names)]
-    notes = [f"- {line.model}: {note}" for line in lines for note in line.notes]
-    return "\n".join(["| " + " | ".join(row) + " |" for row in rows] + ["", *notes])
+    below = [f"- {said}" for said in (*legend(mfu), *notes_of(lines))]
+    return "\n".join(["| " + " | ".join(row) + " |" for row in rows] + ["", *below])
 
 
-def as_latex(lines: Sequence[Line]) -> str:
-    """The columns for people as a tabular."""
+def as_latex(lines: Sequence[Line], *, mfu: float) -> str:
+    """The columns for people as a tabular, and legend and notes as paragraphs below."""
     names = list(COLUMNS)
     body = [" & ".join(escape(cell) for cell in row) + r" \\" for row in rows_of(lines, names)]
     head = " & ".join(escape(name) for name in names) + r" \\"
     columns = "l" + "r" * (len(names) - 1)
-    return "\n".join(
-        [rf"\begin{{tabular}}{{{columns}}}", r"\hline", head, r"\hline", *body, r"\hline", r"\end{tabular}"]
-    )
+    table = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", head, r"\hline", *body, r"\hline", r"\end{tabular}"]
+    return "\n".join([*table, *(rf"\par {escape(said)}" for said in (*legend(mfu), *notes_of(lines)))])
 
 
 def escape(text: str) -> str:
@@ -123,14 +162,6 @@ def escape(text: str) -> str:
     for sign in "&%$#_{}":
         text = text.replace(sign, f"\\{sign}")
     return text.replace("~", r"$\sim$")
-
-
-FORMATS: dict[str, Callable[[Sequence[Line]], str]] = {
-    "json": as_json,
-    "csv": as_csv,
-    "markdown": as_markdown,
-    "latex": as_latex,
-}
 
 
 def draw_table(lines: Sequence[Line], path: Path) -> None:

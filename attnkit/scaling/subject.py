@@ -238,13 +238,19 @@ def default_head(config: PreTrainedConfig) -> str:
             return "pre_training" if config.pooler else "masked_lm"
         return "causal_lm" if config.architecture == "decoder" else "seq2seq_lm"
     autos = {head: auto for head, auto in HEADS.items() if not issubclass(auto, PreTrainedModel)}
-    available = [head for head, auto in autos.items() if type(config) in auto._model_mapping]
-    for head in available:
-        model_class = HEADS[head]._model_mapping[type(config)]
+    try:
+        classes = {
+            head: auto._model_mapping[type(config)]
+            for head, auto in autos.items()
+            if type(config) in auto._model_mapping
+        }
+    except ValueError as error:  # the mapping names a class that is not there
+        raise UsageError(f"transformers has no model for {type(config).__name__}: {first_line(error)}") from error
+    for head, model_class in classes.items():
         if not isinstance(model_class, tuple) and model_class.__name__ == named:
             return head
     for head in GUESSES:
-        if head in available:
+        if head in classes:
             return head
     raise UsageError(f"transformers has no model for {type(config).__name__}")
 
@@ -266,13 +272,14 @@ def check_head(config: AttnKitConfig, head: str) -> None:
 
 def check(config: PreTrainedConfig) -> None:
     """Refuse what no model can have. An `AttnKitConfig` has checked itself, but its fields may have changed since."""
-    layers = config.num_hidden_layers if hasattr(config, "num_hidden_layers") else None
+    values = config.to_dict()  # a config whose layers differ does not let all of its attributes be read
+    sizes = {config.attribute_map.get(name, name): values.get(config.attribute_map.get(name, name)) for name in SIZES}
+    layers = values.get(config.attribute_map.get("num_hidden_layers", "num_hidden_layers"))
     if isinstance(layers, int) and layers > MOST_LAYERS:
         raise UsageError(f"num_hidden_layers must be at most {MOST_LAYERS}, not {layers}")
     if isinstance(config, AttnKitConfig):
         config.validate_function()
         return
-    for name in SIZES:
-        size = getattr(config, name) if hasattr(config, name) else None
+    for name, size in sizes.items():
         if isinstance(size, int) and size < 1:
-            raise UsageError(f"{config.attribute_map.get(name, name)} must be at least 1, not {size}")
+            raise UsageError(f"{name} must be at least 1, not {size}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from transformers import GPT2Config, MambaConfig, XLNetConfig
+from transformers import CONFIG_MAPPING, GPT2Config, MambaConfig, XLNetConfig
 
 from attnkit import AttnKitConfig
 from attnkit.errors import UsageError
@@ -262,8 +262,36 @@ def test_models_of_transformers() -> None:
     ):
         estimate = estimate_memory(config, seq_len=4)
         assert estimate.peak > estimate.weights + estimate.activations > 0
-    with pytest.raises(UsageError, match="mamba has no attention heads, whose cache could be counted"):
-        estimate_memory(config, seq_len=16, training=False)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "fields", "numbers"),
+    [  # in the cache of one layer for one row of 16 tokens (5 of a decoder's)
+        ("llama", {"num_key_value_heads": 2}, 16 * 2 * (16 + 16)),
+        ("mistral", {"num_key_value_heads": 2, "sliding_window": 8}, (8 - 1) * 2 * (16 + 16)),
+        ("falcon", {"multi_query": True}, 16 * 1 * (16 + 16)),
+        (
+            "deepseek_v3",
+            {"n_routed_experts": 8, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2},
+            16 * (512 + 64),
+        ),
+        ("mamba", {"state_size": 3, "conv_kernel": 4, "expand": 2}, 128 * (4 + 3)),
+        ("bart", {"encoder_layers": 3, "decoder_layers": 2, "d_model": 64}, 5 * (64 + 64) + 16 * (64 + 64)),
+        ("bert", {}, 0),
+    ],
+)
+def test_the_cache_of_models_of_transformers(model_type: str, fields: dict, numbers: int) -> None:
+    small = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 50}
+    small |= {"num_key_value_heads": 4, "pad_token_id": 1}
+    config = CONFIG_MAPPING[model_type](**small | fields)
+    target = 5 if config.is_encoder_decoder else None
+    estimate = estimate_memory(config, batch_size=3, seq_len=16, target_len=target, training=False)
+    assert estimate.kv_cache == 3 * 2 * numbers * 4  # rows, layers, bytes
+
+
+def test_models_without_blocks_of_one_kind() -> None:
+    with pytest.raises(UsageError, match=r"mistral3 has no num_hidden_layers, .*: give the config of its text model"):
+        estimate_memory(CONFIG_MAPPING["mistral3"](), seq_len=8)
 
 
 def test_a_model_that_does_not_run_without_values(capfd: pytest.CaptureFixture[str]) -> None:

@@ -14,8 +14,8 @@ from transformers import CONFIG_MAPPING, BertConfig, GPT2Config, LlamaConfig
 
 from attnkit import AttnKitConfig, Scorer, scorers
 from attnkit.errors import UsageError
-from attnkit.scaling import count_parameters, parameters_by_component
-from attnkit.scaling.subject import HEADS, Subject
+from attnkit.scaling import count_flops, count_parameters, parameters_by_component
+from attnkit.scaling.subject import HEADS, Subject, default_head
 
 SIZES = Path(__file__).parents[2] / "configs" / "sizes"
 
@@ -190,21 +190,58 @@ def test_what_is_not_built_is_not_counted(head: str, architecture: str) -> None:
             count_parameters(config, head=head)
 
 
-@pytest.mark.parametrize(
-    ("model_type", "fields", "idle"),
-    [
-        ("mixtral", {"num_local_experts": 8, "num_experts_per_tok": 2}, 2 * 6 * 3 * 32 * 16),
-        ("ernie4_5_moe", {"moe_num_experts": 8, "moe_k": 6, "moe_intermediate_size": 8}, 1 * 2 * 3 * 32 * 8),
-        ("aria_text", {"moe_num_experts": 8, "moe_topk": 2}, 2 * 6 * 3 * 32 * 16),
-        ("gpt_oss", {"num_local_experts": 8, "head_dim": 8}, 2 * 4 * (3 * 32 * 16 + 2 * 16 + 32)),
-        ("jetmoe", {"num_local_experts": 5, "kv_channels": 8}, 2 * 3 * (2 * 32 * 32 + 3 * 32 * 16)),
-    ],
-)
-def test_experts_that_a_token_does_not_choose_are_idle(model_type: str, fields: dict, idle: int) -> None:
-    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4}
-    config = CONFIG_MAPPING[model_type](**small, vocab_size=50, intermediate_size=16, eos_token_id=1, **fields)
+EXPERTS = {
+    "mixtral": {"num_local_experts": 8, "num_experts_per_tok": 2},
+    "ernie4_5_moe": {"moe_num_experts": 8, "moe_k": 6, "moe_intermediate_size": 8},
+    "aria_text": {"moe_num_experts": 8, "moe_topk": 2},
+    "gpt_oss": {"num_local_experts": 8, "head_dim": 8},
+    "muse_spark_text": {"num_local_experts": 4, "num_experts_per_tok": 3, "moe_hidden_size": 16},
+    "deepseek_v3": {"n_routed_experts": 8, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 3}
+    | {"first_k_dense_replace": 1, "moe_intermediate_size": 8},
+}
+SMALL_EXPERTS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4}
+SMALL_EXPERTS |= {"vocab_size": 50, "intermediate_size": 16, "eos_token_id": 1}
+
+
+@pytest.mark.parametrize("model_type", EXPERTS)
+def test_idle_experts_are_those_that_a_token_gives_no_gradient(model_type: str) -> None:
+    config = CONFIG_MAPPING[model_type](**SMALL_EXPERTS | EXPERTS[model_type])
+    torch.manual_seed(0)
+    model = Subject(config=config, head=default_head(config)).build(experts_implementation="eager")
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    ends = model(input_ids=torch.tensor([[3]]), use_cache=False)
+    ends[0].square().sum().backward()
+    idle = sum(
+        int((parameter.grad == 0).sum())
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None and "expert" in name and "router" not in name
+    )
     count = parameters_by_component(config)
-    assert count.total - count.active == idle
+    assert count.active is not None
+    assert count.total - count.active == idle > 0
+
+
+def test_experts_of_no_function_and_those_of_which_nothing_is_known() -> None:
+    fields = {"n_routed_experts": 6, "zero_expert_num": 2, "moe_topk": 2, "expert_ffn_hidden_size": 8, "num_layers": 1}
+    config = CONFIG_MAPPING["longcat_flash"](**SMALL_EXPERTS | fields, ffn_hidden_size=16)
+    count = parameters_by_component(config)
+    first, second = 8 * 16 * 32, 6 * 32 * 8  # the first matrix has rows for the two that do nothing
+    assert count.active == count.total - (first * 6 // 8 + second * 4 // 6)
+    jetmoe = CONFIG_MAPPING["jetmoe"](**SMALL_EXPERTS, num_local_experts=5, kv_channels=8)  # experts in attention too
+    assert parameters_by_component(jetmoe).active == count_parameters(jetmoe) - 2 * 3 * (2 * 32 * 32 + 3 * 32 * 16)
+    experts = {"is_moe": True, "num_experts": 16, "num_experts_per_tok": 2}
+    assert parameters_by_component(CONFIG_MAPPING["doge"](**SMALL_EXPERTS | experts)).active is None
+    dense = parameters_by_component(CONFIG_MAPPING["doge"](**SMALL_EXPERTS))
+    assert dense.active == dense.total
+    with pytest.raises(UsageError, match="it is not known how many experts of doge a token chooses"):
+        count_flops(CONFIG_MAPPING["doge"](**SMALL_EXPERTS | experts), seq_len=8, convention="6nd")
+
+
+def test_configs_whose_layers_differ_and_those_without_a_model() -> None:
+    assert count_parameters(CONFIG_MAPPING["dots3_note_text"]()) > 1e11
+    with pytest.raises(UsageError, match="transformers has no model for VoxtralRealtimeTextConfig: Could not find"):
+        count_parameters(CONFIG_MAPPING["voxtral_realtime_text"]())
 
 
 def test_a_name_that_is_not_here_is_a_line(capfd: pytest.CaptureFixture[str]) -> None:

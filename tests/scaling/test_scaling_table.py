@@ -15,7 +15,7 @@ from attnkit.cli import main
 from attnkit.errors import UsageError
 from attnkit.scaling.cli import JOBS, answer
 from attnkit.scaling.memory import textbook_activations
-from attnkit.scaling.render import FORMATS, draw_table, for_people
+from attnkit.scaling.render import Answer, as_csv, as_latex, as_markdown, draw_table, for_people, legend, plain
 from attnkit.scaling.rows import ROWS, config_of
 from attnkit.scaling.states import static_bytes
 from attnkit.scaling.subject import read_subject
@@ -119,15 +119,18 @@ def test_formula_and_model_agree(row: object) -> None:
 
 
 def test_every_format(lines: list[Line], tmp_path: Path) -> None:
-    texts = {name: write(lines) for name, write in FORMATS.items()}
-    records = json.loads(texts["json"])
+    records = json.loads(Answer(figures=lines, text="").written("json"))
     assert [record["parameters"] for record in records] == [line.parameters for line in lines]
-    assert [int(record["parameters"]) for record in csv.DictReader(io.StringIO(texts["csv"]))] == [
+    assert [int(record["parameters"]) for record in csv.DictReader(io.StringIO(as_csv(lines)))] == [
         line.parameters for line in lines
     ]
-    assert "174,604,259,328" in texts["markdown"]
-    assert r"\begin{tabular}" in texts["latex"]
-    assert "$\\sim$340M" in texts["latex"]
+    markdown, latex = (write(lines, mfu=0.3) for write in (as_markdown, as_latex))
+    assert "174,604,259,328" in markdown
+    assert r"\begin{tabular}" in latex
+    assert "$\\sim$340M" in latex
+    for text in (markdown, latex.replace("\\%", "%")):
+        assert all(said in text for said in legend(0.3))
+        assert "cannot come from one vocabulary" in text
     people = for_people(lines, mfu=0.3)
     assert "? 25" in people
     assert max(map(len, people.splitlines())) <= 80
@@ -153,10 +156,41 @@ def test_the_jobs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "figures"),
+    [
+        (["count", "bert-base"], {"total": 110_106_428, "active": 110_106_428, "body": 109_482_240}),
+        (["flops", "bert-base", "--seq_len", "128"], {"forward": 28_500_298_752, "tokens": 128}),
+        (["memory", "bert-base", "--seq_len", "8", "--device", "A100"], {}),
+        (["time", "--flops", "1e18", "--device", "V100", "--hours", "10"], {"hours": 10, "num_devices": 1}),
+        (["plan", "--parameters", "2e5", "--tokens", "1e6", "--vocab_size", "400", "--seq_len", "32"], {"seq_len": 32}),
+        (["fit", "docs/scaling-sweep.csv"], {"outliers": []}),
+        (["transfer", "gpt-2", "--base_hidden_size", "64", "--base_num_hidden_layers", "4"], {"init_std": 0.2}),
+        (["audit"], None),
+    ],
+)
+def test_every_job_answers_in_json(arguments: list[str], figures: dict | None) -> None:
+    given = [str(SIZES / f"{it}.yaml") if it in ("bert-base", "gpt-2") else it for it in arguments]
+    found = json.loads(answer([*given, "--format", "json"]))
+    if figures is None:
+        assert {"tool", "theirs", "ours", "ratio", "why"} <= found[0].keys()
+    else:
+        assert figures.items() <= found.items()
+    if arguments[0] == "memory":
+        assert sum(found["estimate"]["at_peak"].values()) == found["estimate"]["peak"]
+        assert found["assumptions"]["layout"]["devices"] == 1
+        assert found["fewest_devices"]["zero3"] == 1
+
+
+def test_what_is_not_finite_is_null() -> None:
+    assert plain({"a": [float("inf"), float("nan"), 1.5]}) == {"a": [None, None, 1.5]}
+
+
+@pytest.mark.parametrize(
     ("arguments", "problem"),
     [
         (["tabel"], "unknown job 'tabel' of scale: did you mean 'table'"),
         (["table", "--format", "jason"], "unknown format 'jason': did you mean 'json'"),
+        (["count", "nowhere.yaml", "--format", "csv"], "unknown format 'csv': "),
         (["count"], "scale count: the following arguments are required: CONFIG"),
         (["count", "nowhere.yaml"], "nowhere.yaml: no such file"),
         (["time", "--flops", "1e20", "--device", "H10", "--mfu", "0.3"], "unknown device 'H10'"),
@@ -220,7 +254,7 @@ def test_memory_and_flops_say_what_they_rest_on(capsys: pytest.CaptureFixture[st
     assert main(["scale", "memory", row, "--device", "A100", "--backend", "sdpa", "--seq_len", "64"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "1 x 64 tokens, head causal_lm, fp32 precision, backend sdpa, optimizer adamw" in said
-    assert "10% that an allocator may lose" in said
-    assert "runtime 1.00 GiB" in said
+    assert "margin, 10% for fragmentation" in said
+    assert "runtime, what libraries take 1.00 GiB" in said
     assert main(["scale", "flops", row, "--past", "100", "--seq_len", "1"]) == 0
     assert "FLOPs of a forward pass after 100 tokens in the cache" in capsys.readouterr().out
