@@ -3,9 +3,9 @@
 Shapes: B batch, H query heads, G key-value heads, Q queries, K keys, M mapped width, V value width.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial, wraps
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -51,13 +51,19 @@ def eager_attention(
     """
     key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
     scores = pair_scores(module.scorer, query, key, scaling=scaling, distance_width=distance_width)
-    for term in (position_bias, query_term):
-        scores = scores if term is None else scores + term.to(scores.dtype)
-    scores, allowed = apply_mask(scores, attention_mask, causal=module.is_causal)
-    weights = module.normalizer(scores, allowed)
+    weights = weigh(module, scores, attention_mask, terms=(position_bias, query_term), causal=module.is_causal)
     weights = weights if window_weight is None else weights * window_weight.to(weights.dtype)
     output = F.dropout(weights, dropout, module.training) @ value
     return output.transpose(1, 2).contiguous(), weights
+
+
+def weigh(
+    module: nn.Module, scores: Tensor, attention_mask: Tensor | None, *, terms: Sequence[Tensor | None], causal: bool
+) -> Tensor:
+    """Scores and what is added to them -> weights [B, H, Q, K] of the pairs that may meet."""
+    for term in terms:
+        scores = scores if term is None else scores + term.to(scores.dtype)
+    return cast(Tensor, module.normalizer(*apply_mask(scores, attention_mask, causal=causal)))
 
 
 def apply_mask(scores: Tensor, attention_mask: Tensor | None, *, causal: bool) -> tuple[Tensor, Tensor | None]:
@@ -253,9 +259,8 @@ def one_query(
     read keys and values where a cache has them, and repeat and pad neither."""
     groups = (key.shape[1], -1)
     scores = (scaling * query.squeeze(2).unflatten(1, groups) @ key.transpose(-1, -2)).flatten(1, 2).unsqueeze(2)
-    for term in (position_bias, query_term):
-        scores = scores if term is None else scores + term.to(scores.dtype)
-    weights = F.dropout(module.normalizer(*apply_mask(scores, attention_mask, causal=False)), dropout, module.training)
+    weights = weigh(module, scores, attention_mask, terms=(position_bias, query_term), causal=False)
+    weights = F.dropout(weights, dropout, module.training)
     return (weights.squeeze(2).unflatten(1, groups) @ value).flatten(1, 2).unsqueeze(1)
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "Plan",
     "Run",
     "TimeEstimate",
+    "Workload",
     "count_flops",
     "count_generation_flops",
     "count_parameters",
@@ -36,7 +37,7 @@ if not only_help_is_wanted():
     from attnkit.scaling.flops import FlopCount, count_flops, count_generation_flops
     from attnkit.scaling.hardware import CATALOGUE, Device, TimeEstimate, estimate_time, find_device
     from attnkit.scaling.laws import LAWS, Law, repeated_loss
-    from attnkit.scaling.memory import Layout, MemoryEstimate, estimate_memory, fewest_devices, trace_memory
+    from attnkit.scaling.memory import Layout, MemoryEstimate, Workload, estimate_memory, fewest_devices, trace_memory
     from attnkit.scaling.parameters import ParameterCount, count_parameters, parameters_by_component
     from attnkit.scaling.planner import Plan, plan
     from attnkit.scaling.subject import HEADS

@@ -172,7 +172,9 @@ def fill_memory(parser: Parser) -> None:
     parser.add_argument("--tensor", type=int, default=1, help="devices that share each layer")
     parser.add_argument("--pipeline", type=int, default=1, help="devices that share the layers among them")
     parser.add_argument("--device", help="a device of the catalogue: how many of them training needs at least")
-    parser.add_argument("--fragmentation", type=float, help="part of the peak that an allocator may lose; 0.1 on a GPU")
+    parser.add_argument(
+        "--fragmentation", type=float, help="part of the peak that an allocator may lose; 0.1 with a device"
+    )
     parser.add_argument("--runtime", metavar="SIZE", help="what libraries take, e.g. 1GiB; by default the device's")
     add_format(parser)
 

@@ -97,7 +97,7 @@ def rows_of_plan(found: Plan) -> list[list[str]]:
         ["FLOPs (6ND)", f"{found.flops:.4g}"],
         ["loss by the law", f"{found.loss:.3f} nats per token{doubt}"],
         ["learning rate", f"{found.learning_rate:g}, {found.warmup_steps} steps of warm-up"],
-        ["precision, optimizer", f"{found.precision}, {found.step.optimizer}"],
+        ["precision, optimizer", f"{found.precision}, {found.workload.optimizer}"],
         ["devices", f"{found.num_devices}: {found.chosen}"],
         ["memory per device", in_bytes(found.memory.total) + (f" of {in_bytes(found.limit)}" if found.limit else "")],
     ]

@@ -14,7 +14,7 @@ from attnkit.scaling.flags import writable
 from attnkit.scaling.flops import count_flops
 from attnkit.scaling.hardware import CPU_RUNTIME, find_device
 from attnkit.scaling.layouts import FRAGMENTATION
-from attnkit.scaling.memory import Layout, MemoryEstimate, Traced, fewest_devices, trace_memory
+from attnkit.scaling.memory import Layout, MemoryEstimate, Traced, Workload, fewest_devices, trace_memory
 from attnkit.scaling.parameters import parameters_by_component
 from attnkit.scaling.render import Answer, folded, grid
 from attnkit.scaling.subject import read_subject
@@ -58,11 +58,8 @@ def do_flops(given: argparse.Namespace) -> Answer:
     rows += [["element-wise work of AdamW, apart", "", f"{found.optimizer:,}"]] * trains
     table = grid([f"FLOPs, {found.convention}", "forward", *["backward"] * trains], rows)
     total = found.total if trains else found.forward
-    what = (
-        "a training step"
-        if trains
-        else "a forward pass" + f" after {given.past:,} tokens in the cache" * bool(given.past)
-    )
+    cached = f" after {given.past:,} tokens in the cache" if given.past else ""
+    what = "a training step" if trains else f"a forward pass{cached}"
     each = f"({rows_in_words(batch)}), {total / found.tokens:,.0f} each"
     return Answer(figures=found, text=f"{table}\n{total:,} FLOPs of {what} on {found.tokens:,} tokens {each}")
 
@@ -77,12 +74,14 @@ def rows_in_words(batch: dict[str, Any]) -> str:
 def do_memory(given: argparse.Namespace) -> Answer:
     """Memory per device."""
     batch, device = batch_of(given), None if given.device is None else find_device(given.device)
-    on_gpu = device is not None and device.name != "cpu"
-    fragmentation = (FRAGMENTATION if on_gpu else 0.0) if given.fragmentation is None else given.fragmentation
+    fragmentation = given.fragmentation
+    if fragmentation is None:
+        fragmentation = 0.0 if device is None else FRAGMENTATION
     runtime = CPU_RUNTIME if device is None else device.runtime
     runtime = runtime if given.runtime is None else round(read_bytes(given.runtime, name="runtime"))
     asked = {name: vars(given)[name] for name in ("precision", "optimizer", "backend", "recompute", "logits")}
-    traced = trace_memory(given.config, head=given.head, training=not given.inference, **asked, **batch)
+    workload = Workload(config=given.config, head=given.head, training=not given.inference, **asked, **batch)
+    traced = trace_memory(workload)
     layout = Layout(sharding=given.sharding, data=given.data, tensor=given.tensor, pipeline=given.pipeline)
     found = traced.divided(layout, fragmentation=fragmentation, runtime=runtime)
     lines = [grid(["per device", "memory", "at the peak"], rows_of_memory(found, fragmentation=fragmentation))]

@@ -34,6 +34,10 @@ class AnyLaw(ABC):
         """The N of the lowest loss at 6·N·D = `flops`."""
 
     @abstractmethod
+    def best_of_tokens(self, tokens: float) -> float:
+        """The N for which D tokens are the best number."""
+
+    @abstractmethod
     def tokens_for(self, loss: float, *, parameters: float) -> float:
         """The D at which N parameters reach a loss; infinite where no number of tokens is enough."""
 
@@ -48,10 +52,6 @@ class AnyLaw(ABC):
     def tokens_of_best(self, parameters: float) -> float:
         """The D for which N parameters are the best number."""
         return self.best_tokens(least(lambda flops: self.best_parameters(flops) >= parameters, 1.0, MOST_FLOPS))
-
-    def best_of_tokens(self, tokens: float) -> float:
-        """The N for which D tokens are the best number."""
-        return self.best_parameters(least(lambda flops: self.best_tokens(flops) >= tokens, 1.0, MOST_FLOPS))
 
     def flops_for(self, loss: float) -> float:
         """The fewest FLOPs that reach a loss. Raises `UsageError` where none do."""
@@ -97,6 +97,10 @@ class Law(AnyLaw):
         """The N of the lowest loss at 6·N·D = `flops`."""
         factor = (self.alpha * self.A / (self.beta * self.B)) ** (1 / (self.alpha + self.beta))
         return factor * (flops / FLOPS_PER_PRODUCT) ** (self.beta / (self.alpha + self.beta))
+
+    def best_of_tokens(self, tokens: float) -> float:
+        """The N for which D tokens are the best number: αA / N^α = βB / D^β."""
+        return float((self.alpha * self.A / (self.beta * self.B) * tokens**self.beta) ** (1 / self.alpha))
 
     def tokens_for(self, loss: float, *, parameters: float) -> float:
         """The D at which N parameters reach a loss; infinite where no number of tokens is enough."""
@@ -196,6 +200,10 @@ class Repeated(AnyLaw):
             low, high = (low, high / third) if smaller < larger else (low * third, high)
         return high
 
+    def best_of_tokens(self, tokens: float) -> float:
+        """By halving: more FLOPs are more tokens."""
+        return self.best_parameters(least(lambda flops: self.best_tokens(flops) >= tokens, 1.0, MOST_FLOPS))
+
     def tokens_for(self, loss: float, *, parameters: float) -> float:
         """By halving: more tokens never hurt."""
         if self.loss(parameters, MOST_FLOPS) > loss:
@@ -219,7 +227,7 @@ def repeated_loss(law: Law, *, parameters: float, tokens: float, unique_tokens: 
         raise UsageError("parameters, tokens and unique_tokens must be more than 0 and finite")
     if tokens <= unique_tokens:
         return law.loss(parameters, tokens)
-    base = best_parameters_for_tokens(law, unique_tokens)
+    base = law.best_of_tokens(unique_tokens)
     seen = saturate(tokens, unique_tokens, limit=15.39)
     used = parameters if parameters <= base else saturate(parameters, base, limit=5.31)
     return law.loss(used, seen)
@@ -228,10 +236,3 @@ def repeated_loss(law: Law, *, parameters: float, tokens: float, unique_tokens: 
 def saturate(amount: float, base: float, *, limit: float) -> float:
     """What an amount is worth where everything beyond `base` is a repetition."""
     return base + base * limit * (1 - math.exp(-(amount / base - 1) / limit))
-
-
-def best_parameters_for_tokens(law: Law, tokens: float) -> float:
-    """The N for which D tokens are the best number."""
-    factor = (law.alpha * law.A / (law.beta * law.B)) ** (1 / (law.alpha + law.beta))
-    share = law.beta / (law.alpha + law.beta)
-    return float((factor * tokens**share) ** (1 / (1 - share)))

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from attnkit.errors import UsageError
 from attnkit.models import AttnKitConfig
-from attnkit.scaling.choices import Optimizer, Precision, Recompute, Sharding
+from attnkit.scaling.choices import Recompute, Sharding
 from attnkit.scaling.hardware import CPU_RUNTIME
-from attnkit.scaling.memory import Layout, MemoryEstimate, Traced, trace_memory
+from attnkit.scaling.memory import Layout, MemoryEstimate, Traced, Workload, trace_memory
 from attnkit.scaling.units import in_bytes
 
 SHARDINGS: tuple[Sharding, ...] = ("ddp", "zero1", "zero2", "zero3")  # each talks more than the one before
@@ -42,32 +42,18 @@ class Choice:
         return " x ".join(names) + ("" if self.recompute == "none" else ", blocks recomputed")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """What is trained, as far as memory depends on it."""
-
-    config: AttnKitConfig
-    seq_len: int
-    precision: Precision
-    optimizer: Optimizer
-    backend: str
-    runtime: int = CPU_RUNTIME
-    """Bytes that the libraries of a device take beside what is traced."""
-
-
 class Memory:
     """The memory of a step of any number of rows: traced with one and with the most, which give a line."""
 
-    def __init__(self, step: Step) -> None:
-        self.step = step
+    def __init__(self, workload: Workload, *, runtime: int) -> None:
+        self.workload, self.runtime = workload, runtime
         self.known: dict[Recompute, dict[int, Traced]] = {"none": {}, "selective": {}, "full": {}}
 
     def traced(self, rows: int, recompute: Recompute) -> Traced:
         """Run the step without values, once."""
         known = self.known[recompute]
         if rows not in known:
-            step = {name: value for name, value in vars(self.step).items() if name != "runtime"}
-            known[rows] = trace_memory(**step, batch_size=rows, recompute=recompute)
+            known[rows] = trace_memory(replace(self.workload, batch_size=rows, recompute=recompute))
         return known[rows]
 
     def nearly(self, rows: int, recompute: Recompute) -> Traced:
@@ -85,7 +71,7 @@ class Memory:
         """The most rows up to `rows` that fit in `limit` bytes, or a single one that does not."""
         while True:
             for trace in (self.nearly, self.traced):
-                memory = trace(rows, recompute).divided(layout, fragmentation=FRAGMENTATION, runtime=self.step.runtime)
+                memory = trace(rows, recompute).divided(layout, fragmentation=FRAGMENTATION, runtime=self.runtime)
                 fits = limit is None or memory.total <= limit
                 if not fits:
                     break
@@ -94,17 +80,23 @@ class Memory:
             rows //= 2
 
 
-def choose_layout(step: Step, *, rows: int, num_devices: int | None, limit: float | None) -> list[Choice]:
+def choose_layout(
+    workload: Workload, *, rows: int, num_devices: int | None, limit: float | None, runtime: int = CPU_RUNTIME
+) -> list[Choice]:
     """Choices in the order in which they are considered, up to the first that fits, which is the last of the list.
 
-    `rows` are those of a batch; without `num_devices` there are as few as hold the model, `limit` bytes each. Raises
+    `rows` are those of a batch; without `num_devices` there are as few as hold the model, `limit` bytes each, of which
+    `runtime` are the libraries'. Raises
     `UsageError` where nothing fits.
     """
-    memory, considered = Memory(step), list[Choice]()
+    assert isinstance(workload.config, AttnKitConfig)
+    memory, considered = Memory(workload, runtime=runtime), list[Choice]()
     counts = [2**power for power in range(int(math.log2(MOST_DEVICES)) + 1)] if num_devices is None else [num_devices]
     for count in counts:
-        for layout, recompute in divisions(step.config, count, rows=rows):
-            held = rows / layout.data if limit is not None else min(rows / layout.data, TOKENS_AT_ONCE / step.seq_len)
+        for layout, recompute in divisions(workload.config, count, rows=rows):
+            held = (
+                rows / layout.data if limit is not None else min(rows / layout.data, TOKENS_AT_ONCE / workload.seq_len)
+            )
             found = memory.choice(layout, power_of_two(held), recompute, limit=limit)
             considered.append(found)
             if found.fits:

@@ -44,6 +44,24 @@ class Layout:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What is computed at once, as far as memory depends on it; `estimate_memory` explains each field."""
+
+    config: Config
+    head: str | None = None
+    batch_size: int = 1
+    seq_len: int
+    target_len: int | None = None
+    predicted: int | None = None
+    precision: Precision = "fp32"
+    optimizer: Optimizer = "adamw"
+    backend: str = "eager"
+    recompute: Recompute = "none"
+    logits: Logits | None = None
+    training: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class MemoryEstimate:
     """Bytes on one device."""
 
@@ -107,13 +125,13 @@ def estimate_memory(
 
     Raises `UsageError` for numbers and names that mean nothing, and for a backend that cannot compute the parts.
     """
-    traced = trace_memory(
-        config,
+    workload = Workload(
+        config=config,
+        head=head,
         batch_size=batch_size,
         seq_len=seq_len,
         target_len=target_len,
         predicted=predicted,
-        head=head,
         precision=precision,
         optimizer=optimizer,
         backend=backend,
@@ -121,7 +139,8 @@ def estimate_memory(
         logits=logits,
         training=training,
     )
-    return traced.divided(Layout() if layout is None else layout, fragmentation=fragmentation, runtime=runtime)
+    layout = Layout() if layout is None else layout
+    return trace_memory(workload).divided(layout, fragmentation=fragmentation, runtime=runtime)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,59 +165,11 @@ class Traced:
         return divide(self, layout, fragmentation=fragmentation, runtime=runtime)
 
 
-def trace_memory(
-    config: Config,
-    *,
-    batch_size: int = 1,
-    seq_len: int,
-    target_len: int | None = None,
-    predicted: int | None = None,
-    head: str | None = None,
-    precision: Precision = "fp32",
-    optimizer: Optimizer = "adamw",
-    backend: str = "eager",
-    recompute: Recompute = "none",
-    logits: Logits | None = None,
-    training: bool = True,
-) -> Traced:
-    """The step that `estimate_memory` divides; its arguments are explained there."""
-    subject = read_subject(config, head=head)
-    if not isinstance(subject.config.to_dict().get(layers_field(subject.config)), int):
-        raise UsageError(
-            f"{subject.config.model_type} has no num_hidden_layers, blocks of one kind that memory is traced with: "
-            "give the config of its text model"
-        )
-    if logits is None:
-        logits = "chunked" if training and subject.is_language_model else "whole"
-    check_target(subject, target_len)
-    target = seq_len if target_len is None else target_len
-    make_batch(batch_size, seq_len, target_len=target, past=0, predicted=predicted)
-    choices = (("precision", precision, Precision), ("optimizer", optimizer, Optimizer))
-    for name, choice, kind in (*choices, ("recompute", recompute, Recompute), ("logits", logits, Logits)):
-        if choice not in get_args(kind):
-            raise UsageError(f"unknown {name} {choice!r}: {nearest(choice, get_args(kind))}")
-    if logits == "chunked" and not (training and subject.is_language_model):
-        raise UsageError("logits 'chunked' is a training step of AttnKit language models: give 'whole'")
-    if recompute == "selective" and subject.ours is None:
-        raise UsageError("recompute 'selective' is traced for AttnKit models: give 'none' or 'full'")
-    if subject.ours is not None:
-        if backend not in TRACED_BACKENDS:
-            raise UsageError(f"memory is estimated for no backend {backend!r}: {nearest(backend, TRACED_BACKENDS)}")
-        for reason in obstacles(subject.ours, backend):
-            raise UsageError(f"backend {backend!r}: {reason}")
-        check_positions(subject.ours, make_batch(batch_size, seq_len, target_len=target, past=0, predicted=None))
-    setting = Setting(
-        batch_size=batch_size,
-        seq_len=seq_len,
-        target_len=target,
-        predicted=usually_predicted(subject, seq_len, target_len=target) if predicted is None else predicted,
-        dtype=torch.float32 if precision in ("fp32", "autocast") else torch.bfloat16,
-        autocast=torch.bfloat16 if precision == "autocast" else None,
-        backend=backend,
-        recompute=recompute,
-        logits=logits,
-        training=training,
-    )
+def trace_memory(workload: Workload) -> Traced:
+    """The step that `estimate_memory` divides. Raises `UsageError` as it does."""
+    subject = read_subject(workload.config, head=workload.head)
+    setting = setting_of(workload, subject)
+    precision, optimizer, training = workload.precision, workload.optimizer, workload.training
     return Traced(
         subject=subject,
         setting=setting,
@@ -206,6 +177,55 @@ def trace_memory(
         static=static_bytes(subject, precision=precision, optimizer=optimizer, training=training),
         kv_cache=0 if training else kv_cache_bytes(subject, setting),
     )
+
+
+def setting_of(workload: Workload, subject: Subject) -> Setting:
+    """What of a workload decides on its step, and what is usual where nothing is said."""
+    check_workload(workload, subject)
+    chunked = workload.training and subject.is_language_model
+    target, precision = workload.target_len or workload.seq_len, workload.precision
+    usual = usually_predicted(subject, workload.seq_len, target_len=target)
+    return Setting(
+        batch_size=workload.batch_size,
+        seq_len=workload.seq_len,
+        target_len=target,
+        predicted=usual if workload.predicted is None else workload.predicted,
+        dtype=torch.float32 if precision in ("fp32", "autocast") else torch.bfloat16,
+        autocast=torch.bfloat16 if precision == "autocast" else None,
+        backend=workload.backend,
+        recompute=workload.recompute,
+        logits=workload.logits or ("chunked" if chunked else "whole"),
+        training=workload.training,
+    )
+
+
+def check_workload(workload: Workload, subject: Subject) -> None:
+    """Raise `UsageError` for numbers and names that mean nothing, and for what cannot be traced."""
+    if not isinstance(subject.config.to_dict().get(layers_field(subject.config)), int):
+        raise UsageError(
+            f"{subject.config.model_type} has no num_hidden_layers, blocks of one kind that memory is traced with: "
+            "give the config of its text model"
+        )
+    check_target(subject, workload.target_len)
+    target, predicted = workload.target_len, workload.predicted
+    batch = make_batch(workload.batch_size, workload.seq_len, target_len=target, past=0, predicted=predicted)
+    kinds = {"precision": Precision, "optimizer": Optimizer, "recompute": Recompute}
+    for name, kind in (kinds if workload.logits is None else kinds | {"logits": Logits}).items():
+        choice = vars(workload)[name]
+        if choice not in get_args(kind):
+            raise UsageError(f"unknown {name} {choice!r}: {nearest(choice, get_args(kind))}")
+    if workload.logits == "chunked" and not (workload.training and subject.is_language_model):
+        raise UsageError("logits 'chunked' is a training step of AttnKit language models: give 'whole'")
+    if subject.ours is None:
+        if workload.recompute == "selective":
+            raise UsageError("recompute 'selective' is traced for AttnKit models: give 'none' or 'full'")
+        return
+    backend = workload.backend
+    if backend not in TRACED_BACKENDS:
+        raise UsageError(f"memory is estimated for no backend {backend!r}: {nearest(backend, TRACED_BACKENDS)}")
+    for reason in obstacles(subject.ours, backend):
+        raise UsageError(f"backend {backend!r}: {reason}")
+    check_positions(subject.ours, batch)
 
 
 def layers_field(config: PreTrainedConfig) -> str:

@@ -15,13 +15,14 @@ import yaml
 from attnkit.errors import UsageError, check_count, check_number, nearest
 from attnkit.models import AttnKitConfig
 from attnkit.models.checks import common_backend
-from attnkit.scaling.budget import Budget, read_budget
+from attnkit.scaling.budget import read_budget
 from attnkit.scaling.choices import DEFAULT_LAW, Optimizer, Precision
 from attnkit.scaling.division import Asked, size_and_tokens, tokens_of_model
-from attnkit.scaling.hardware import CPU_RUNTIME, MFU, Device, TimeEstimate, estimate_time
+from attnkit.scaling.hardware import CPU_RUNTIME, Device, TimeEstimate
 from attnkit.scaling.laws import FLOPS_PER_PRODUCT, AnyLaw, Repeated, find_law
-from attnkit.scaling.layouts import FRAGMENTATION, Choice, Step, choose_layout, power_of_two
-from attnkit.scaling.memory import Layout, MemoryEstimate
+from attnkit.scaling.layouts import FRAGMENTATION, Choice, choose_layout, power_of_two
+from attnkit.scaling.means import Means, means_of
+from attnkit.scaling.memory import Layout, MemoryEstimate, Workload
 from attnkit.scaling.parameters import count_parameters
 from attnkit.scaling.shapes import shape, shape_reason, usual_seq_len, usual_vocabulary
 from attnkit.scaling.units import read_bytes
@@ -42,6 +43,11 @@ LAUNCHERS = {
     "fsdp": "fsdp2_full.yaml",
 }
 """The file for Accelerate that shares out at least as much."""
+BOUNDS: dict[str, dict[str, float]] = {
+    **{name: {"least": 1} for name in ("parameters", "tokens", "unique_tokens")},
+    "mfu": {"most": 1},
+}
+"""Of quantities that need not only be more than 0."""
 SOURCE = "python-docs"
 PYTHON_DOCS = 2e6  # tokens, about, of the text that ships with Python
 
@@ -70,7 +76,7 @@ class Plan:
     steps: int
     learning_rate: float
     warmup_steps: int
-    step: Step
+    workload: Workload
     limit: float | None
     """Bytes that a device has; null where nothing says so."""
     considered: list[Choice]
@@ -82,11 +88,11 @@ class Plan:
 
     @property
     def seq_len(self) -> int:
-        return self.step.seq_len
+        return self.workload.seq_len
 
     @property
     def precision(self) -> Precision:
-        return self.step.precision
+        return self.workload.precision
 
     @property
     def device(self) -> Device | None:
@@ -181,34 +187,6 @@ class Plan:
         return reasons + yaml.safe_dump(self.run(source=source, output_dir=output_dir), sort_keys=False)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Means:
-    """What there is to train with."""
-
-    device: Device | None
-    num_devices: int | None
-    hours: float | None
-    limit: float | None
-    """Bytes of a device."""
-    precision: Precision
-    mfu: float
-
-    @property
-    def flops(self) -> float | None:
-        """What the devices do in their time; null without one."""
-        if self.device is None or self.num_devices is None or self.hours is None:
-            return None
-        peak = self.device.peak_of(self.device.dtype_of(self.precision))
-        return peak * self.num_devices * self.hours * 3600 * self.mfu
-
-    def time(self, flops: float, *, num_devices: int) -> TimeEstimate | None:
-        """The time of some FLOPs, where there is a device."""
-        if self.device is None:
-            return None
-        dtype = self.device.dtype_of(self.precision)
-        return estimate_time(flops, device=self.device, num_devices=num_devices, mfu=self.mfu, dtype=dtype)
-
-
 def plan(
     *,
     parameters: float | None = None,
@@ -259,24 +237,38 @@ def plan(
     vocab_size = usual_vocabulary(wanted) if vocab_size is None else vocab_size
     config = shape(wanted, seq_len=seq_len, vocab_size=vocab_size, rounding=asked.rounding, **model)
     reasons.append(f"{shape_reason(config, wanted)}; rows of {seq_len} tokens, of a vocabulary of {vocab_size:,}")
-    step = Step(
+    workload = Workload(
         config=config,
         seq_len=seq_len,
         precision=means.precision,
         optimizer=optimizer,
         backend=common_backend(config) if backend is None else backend,
-        runtime=CPU_RUNTIME if means.device is None else means.device.runtime,
     )
     total = tokens_of_model(used, asked, size=count_parameters(config), tokens=total)
-    return complete(step, used, asked, means=means, total=total, reasons=reasons)
+    return complete(workload, config, used, asked, means=means, total=total, reasons=reasons)
 
 
-def complete(step: Step, law: AnyLaw, asked: Asked, *, means: Means, total: float, reasons: list[str]) -> Plan:
+def complete(
+    workload: Workload,
+    config: AttnKitConfig,
+    law: AnyLaw,
+    asked: Asked,
+    *,
+    means: Means,
+    total: float,
+    reasons: list[str],
+) -> Plan:
     """Batch, learning rate, layout, steps and time of a model and its number of tokens."""
-    exact, seq_len = count_parameters(step.config), step.seq_len
+    exact, seq_len = count_parameters(config), workload.seq_len
     batch, rate = batch_and_rate(float(FLOPS_PER_PRODUCT) * exact * total, total=total, reasons=reasons)
     devices = 1 if means.num_devices is None and means.limit is None else means.num_devices
-    considered = choose_layout(step, rows=power_of_two(batch / seq_len), num_devices=devices, limit=means.limit)
+    considered = choose_layout(
+        workload,
+        rows=power_of_two(batch / seq_len),
+        num_devices=devices,
+        limit=means.limit,
+        runtime=CPU_RUNTIME if means.device is None else means.device.runtime,
+    )
     chosen = considered[-1]
     at_once = seq_len * chosen.rows * chosen.layout.data
     accumulation = max(1, round(batch / at_once))
@@ -293,7 +285,7 @@ def complete(step: Step, law: AnyLaw, asked: Asked, *, means: Means, total: floa
             "much as new text (Muennighoff 2023), and the loss and the sizes say so"
         )
     return Plan(
-        config=step.config,
+        config=config,
         parameters=exact,
         tokens=tokens,
         flops=spent,
@@ -303,51 +295,13 @@ def complete(step: Step, law: AnyLaw, asked: Asked, *, means: Means, total: floa
         steps=steps,
         learning_rate=float(f"{rate:.2g}"),
         warmup_steps=min(2000, max(1, steps // 50)),
-        step=step,
+        workload=workload,
         limit=means.limit,
         considered=considered,
         time=means.time(spent, num_devices=chosen.layout.devices),
         front=pareto_front(law, spent),
         reasons=reasons,
     )
-
-
-def means_of(
-    budget: Budget | None,
-    *,
-    num_devices: int | None,
-    limit: float | None,
-    precision: Precision | None,
-    mfu: float | None,
-    reasons: list[str],
-) -> Means:
-    """The devices of a budget, and what is usual where nothing was said."""
-    if budget is None:
-        return Means(
-            device=None,
-            num_devices=num_devices,
-            hours=None,
-            limit=limit,
-            precision=precision or "mixed",
-            mfu=mfu or MFU,
-        )
-    if num_devices is not None and num_devices != budget.num_devices:
-        raise UsageError(f"num_devices {num_devices} contradicts a budget of {budget.num_devices}: give one of them")
-    device = budget.device
-    means = Means(
-        device=device,
-        num_devices=budget.num_devices,
-        hours=budget.hours,
-        limit=float(device.memory) if limit is None else limit,
-        precision=precision or ("mixed" if {"bf16", "fp16"} & set(device.peak) else "fp32"),
-        mfu=device.mfu if mfu is None else mfu,
-    )
-    if means.flops is not None:
-        spent = f"{budget.num_devices} x {device.name} for {budget.hours:g} h in {device.dtype_of(means.precision)}"
-        reasons.append(f"{spent} at {means.mfu:.0%} MFU are {means.flops:.3g} FLOPs")
-    if mfu is None:
-        reasons.append(f"{means.mfu:.0%} MFU is an assumption: `attnkit scale calibrate` measures it on your device")
-    return means
 
 
 def whole_steps(steps: float, asked: Asked) -> int:
@@ -365,9 +319,7 @@ def check_given(numbers: dict[str, float | None], model: dict[str, Any]) -> None
     """Refuse what is nothing, less than nothing or no number, and fields that no plan's model has."""
     for name, value in numbers.items():
         if value is not None:
-            check_number(name, value, most=1 if name == "mfu" else math.inf)
-            if name in ("parameters", "tokens", "unique_tokens"):
-                check_number(name, value, least=1)
+            check_number(name, value, **BOUNDS.get(name, {}))
     for name in model:
         if name not in PLANNED_FIELDS:
             raise UsageError(f"{name}: no field of a plan's model: {nearest(name, PLANNED_FIELDS)}")

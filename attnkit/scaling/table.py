@@ -7,7 +7,7 @@ from attnkit.scaling.attention_flops import Work, product
 from attnkit.scaling.choices import Convention
 from attnkit.scaling.flops import count_flops
 from attnkit.scaling.hardware import estimate_time
-from attnkit.scaling.memory import Traced, fewest_devices, trace_memory
+from attnkit.scaling.memory import Traced, Workload, fewest_devices, trace_memory
 from attnkit.scaling.parameters import count_parameters, parameters_by_component
 from attnkit.scaling.rows import ROWS, Phase, Row, config_of
 from attnkit.scaling.subject import FilledConfig, Subject, read_subject
@@ -154,14 +154,15 @@ def xlnet_work(config: FilledConfig, *, tokens: int, memory: int, targets: int) 
 def trace_row(row: Row, subject: Subject) -> Traced:
     """A training step on one row of text of the row's last and longest kind."""
     phase = row.phases[-1] if row.phases else Phase(rows=1, seq_len=subject.config.max_position_embeddings)
-    return trace_memory(
-        subject.config,
+    workload = Workload(
+        config=subject.config,
         head=subject.head,
         seq_len=phase.seq_len,
         predicted=phase.predicted,
         precision="mixed",
         recompute="full",
     )
+    return trace_memory(workload)
 
 
 def as_records(lines: list[Line]) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from attnkit import AttnKitConfig
 from attnkit.errors import UsageError
 from attnkit.models.language import minimising
 from attnkit.models.loss import TokenLoss
-from attnkit.scaling import Layout, estimate_memory, fewest_devices, trace_memory
+from attnkit.scaling import Layout, Workload, estimate_memory, fewest_devices, trace_memory
 from attnkit.scaling.subject import Subject
 from attnkit.training.optimizer import OPTIMIZERS, build_optimizer
 from attnkit.training.settings import TrainingConfig
@@ -94,7 +94,7 @@ def test_dropout_costs_its_masks() -> None:
 
 def test_selective_recomputation_keeps_all_but_scores_and_weights() -> None:
     kept, selective = (
-        trace_memory(AttnKitConfig(**SMALL), seq_len=32, batch_size=2, recompute=name).step.activations
+        trace_memory(Workload(config=AttnKitConfig(**SMALL), seq_len=32, batch_size=2, recompute=name)).step.activations
         for name in ("none", "selective")
     )
     scores = 2 * 3 * 32 * 32  # rows, heads, pairs
@@ -103,9 +103,12 @@ def test_selective_recomputation_keeps_all_but_scores_and_weights() -> None:
 
 
 def test_recomputation_keeps_the_inputs_of_blocks() -> None:
-    full = trace_memory(AttnKitConfig(**SMALL), seq_len=32, batch_size=2, recompute="full").step
+    full = trace_memory(Workload(config=AttnKitConfig(**SMALL), seq_len=32, batch_size=2, recompute="full")).step
     deeper = AttnKitConfig(**{**SMALL, "num_hidden_layers": 7})
-    more = trace_memory(deeper, seq_len=32, batch_size=2, recompute="full").step.activations - full.activations
+    more = (
+        trace_memory(Workload(config=deeper, seq_len=32, batch_size=2, recompute="full")).step.activations
+        - full.activations
+    )
     assert more == 2 * 32 * 24 * 4  # states in fp32
 
 
@@ -184,7 +187,7 @@ def test_states_are_those_of_every_optimizer_of_a_run(name: str, head: str) -> N
 
 
 def test_sharding_divides_what_it_says() -> None:
-    traced = trace_memory(AttnKitConfig(**SMALL), seq_len=8, precision="mixed")
+    traced = trace_memory(Workload(config=AttnKitConfig(**SMALL), seq_len=8, precision="mixed"))
     alone = traced.divided(Layout())
     for sharding, parts in (("zero1", "o"), ("zero2", "og"), ("zero3", "ogw"), ("ddp", ""), ("fsdp", "ogw")):
         divided = traced.divided(Layout(sharding=sharding, data=4))
@@ -196,14 +199,16 @@ def test_sharding_divides_what_it_says() -> None:
 def test_tensor_parallel_activations_are_those_of_korthikanti() -> None:
     """The part that is divided lies inside attention and feed-forward layers: with fp32 and no dropout what is not
     divided are the norms' inputs and outputs."""
-    traced = trace_memory(AttnKitConfig(**SMALL, position="none"), seq_len=16)
+    traced = trace_memory(Workload(config=AttnKitConfig(**SMALL, position="none"), seq_len=16))
     halves = traced.divided(Layout(tensor=3)).activations
     assert halves == traced.step.activations - traced.step.in_parts + -(-traced.step.in_parts // 3)
     assert traced.step.in_parts > traced.step.activations / 2
 
 
 def test_the_fewest_devices() -> None:
-    traced = trace_memory(SIZES / "gpt-3.yaml", seq_len=2048, precision="mixed", backend="sdpa", recompute="full")
+    traced = trace_memory(
+        Workload(config=SIZES / "gpt-3.yaml", seq_len=2048, precision="mixed", backend="sdpa", recompute="full")
+    )
     zero1, zero3 = (fewest_devices(traced, "A100", sharding=sharding) for sharding in ("zero1", "zero3"))
     assert zero1 is None  # 4 bytes per parameter stay on each device
     assert zero3 is not None
@@ -235,7 +240,7 @@ def test_what_is_shared_more_takes_no_more(architecture: str, tensor: int, pipel
     config = AttnKitConfig(
         architecture=architecture, hidden_size=32, num_hidden_layers=4, num_attention_heads=4, vocab_size=900
     )
-    traced = trace_memory(config, seq_len=20, precision="autocast", optimizer="adamw_8bit")
+    traced = trace_memory(Workload(config=config, seq_len=20, precision="autocast", optimizer="adamw_8bit"))
     for data in (2, 4, 64):
         layouts = [Layout(sharding=it, data=data, tensor=tensor, pipeline=pipeline) for it in SHARDINGS]
         peaks = [traced.divided(layout).peak for layout in layouts]
@@ -246,7 +251,7 @@ def test_what_is_shared_more_takes_no_more(architecture: str, tensor: int, pipel
 
 def test_scores_of_a_forward_pass_are_divided_among_tensor_ranks() -> None:
     config = AttnKitConfig(hidden_size=64, num_hidden_layers=3, num_attention_heads=8, vocab_size=50)
-    traced = trace_memory(config, seq_len=128, training=False)
+    traced = trace_memory(Workload(config=config, seq_len=128, training=False))
     alone, shared = (traced.divided(Layout(tensor=tensor)) for tensor in (1, 8))
     scores = 8 * 128 * 128 * 4
     assert alone.temporary > scores

@@ -20,12 +20,12 @@ from attnkit.scaling.fit import read_runs
 from attnkit.scaling.laws import (
     Law,
     Repeated,
-    best_parameters_for_tokens,
     find_law,
     kaplan_loss,
     kaplan_loss_of_compute,
 )
-from attnkit.scaling.layouts import Step, choose_layout
+from attnkit.scaling.layouts import choose_layout
+from attnkit.scaling.memory import Workload
 from attnkit.scaling.units import read_bytes
 
 TINY = {"vocab_size": 400, "seq_len": 32, "precision": "fp32"}
@@ -45,7 +45,7 @@ def test_the_best_division_is_a_minimum_and_has_inverses(law: Law) -> None:
     assert law.flops_for(loss) == pytest.approx(1e21, rel=1e-6)
     assert law.tokens_for(loss, parameters=size) == pytest.approx(tokens)
     assert law.parameters_for(loss, tokens=tokens) == pytest.approx(size)
-    assert best_parameters_for_tokens(law, tokens) == pytest.approx(size)
+    assert law.best_of_tokens(tokens) == pytest.approx(size)
 
 
 def test_kaplan() -> None:
@@ -56,7 +56,7 @@ def test_kaplan() -> None:
 
 def test_repeated_text_is_worth_less_than_new_text_and_more_than_none() -> None:
     law, unique = LAWS["epoch"], 1e9
-    size = best_parameters_for_tokens(law, unique)
+    size = law.best_of_tokens(unique)
 
     def loss(epochs: float) -> float:
         return repeated_loss(law, parameters=size, tokens=epochs * unique, unique_tokens=unique)
@@ -348,8 +348,8 @@ def test_a_plan_of_one_quantity(given: dict) -> None:
     ("given", "problem"),
     [
         ({}, "give one or two of parameters, tokens, flops"),
-        ({"parameters": -1.0}, "parameters must be more than 0 and finite, not -1"),
-        ({"tokens": math.nan}, "tokens must be more than 0 and finite, not nan"),
+        ({"parameters": -1.0}, "parameters must be at least 1 and finite, not -1"),
+        ({"tokens": math.nan}, "tokens must be at least 1 and finite, not nan"),
         ({"flops": math.inf}, "flops must be more than 0 and finite, not inf"),
         ({"flops": 1e12, "seq_len": 0}, "seq_len must be at least 1, not 0"),
         ({"parameters": 1e9, "tokens": 1e9, "flops": 1e15}, "are 6e.18 FLOPs, more than the 1e.15 that are given"),
@@ -416,19 +416,19 @@ def test_budgets_in_words(text: str, devices: int, name: str, hours: float | Non
 
 
 def test_a_model_that_data_parallel_ranks_cannot_hold_is_divided() -> None:
-    step = Step(
+    workload = Workload(
         config=make_config(hidden_size=64, num_attention_heads=4, num_hidden_layers=4, vocab_size=400),
         seq_len=32, precision="mixed", optimizer="adamw", backend="sdpa",
     )  # fmt: skip
-    alone = choose_layout(step, rows=8, num_devices=None, limit=None)[0].memory
+    alone = choose_layout(workload, rows=8, num_devices=None, limit=None)[0].memory
     states = alone.weights + alone.gradients + alone.optimizer
     runtime = alone.total - alone.peak - alone.margin
-    tight = choose_layout(step, rows=8, num_devices=8, limit=runtime + states / 4)
+    tight = choose_layout(workload, rows=8, num_devices=8, limit=runtime + states / 4)
     assert tight[-1].fits
     assert not any(choice.fits for choice in tight[:-1])
     assert tight[-1].memory.total <= runtime + states / 4
     assert tight[-1].layout.sharding != "ddp"
-    few_rows = choose_layout(step, rows=2, num_devices=8, limit=1e12)[-1].layout
+    few_rows = choose_layout(workload, rows=2, num_devices=8, limit=1e12)[-1].layout
     assert (few_rows.data, few_rows.tensor * few_rows.pipeline) == (2, 4)  # a rank without a row has nothing to do
 
 
