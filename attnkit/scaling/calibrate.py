@@ -14,6 +14,7 @@ from attnkit.scaling.flops import count_flops
 from attnkit.scaling.hardware import measure_cpu
 from attnkit.scaling.subject import Config, Subject, read_subject
 
+MOST_STEPS = 10**6
 WARM_UP = 2  # steps that are not measured: caches are cold and kernels not chosen
 
 
@@ -56,8 +57,8 @@ def calibrate(
     longer run is made too. Raises `UsageError` for fewer than 3 steps, which have no median worth the name, and for
     models without a loss over tokens.
     """
-    check_count("steps", steps, least=3)
-    check_count("longer_steps", longer_steps)
+    check_count("steps", steps, least=3, most=MOST_STEPS)
+    check_count("longer_steps", longer_steps, most=MOST_STEPS)
     subject = read_subject(config, head=head)
     if subject.head not in ("causal_lm", "masked_lm", "seq2seq_lm"):
         raise UsageError(f"a model with head {subject.head!r} has no loss over tokens to train on")

@@ -8,7 +8,7 @@ import io
 import itertools
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from attnkit.scaling.laws import Law
 HUBER = 1e-3  # residuals of log L beyond it count linearly
 CONSTANTS = 5
 FEWEST_RUNS = CONSTANTS + 1
+COLLINEAR = 0.999  # correlation of log N and log D
 FEWEST_SIZES = 3  # distinct N, and distinct D: with fewer an exponent and its factor are one
 BOOTSTRAPS = 200
 OUTLIER = 0.05  # the chance that any run is named where all follow the law, if their noise is normal
@@ -106,14 +107,16 @@ def fit_scaling_law(
         if is_varied(kept[chosen]):
             samples.append(as_law(search(kept[chosen], [tuple(best)])))
     residuals = logs[:, 2] - predict(best, logs)[0]
-    law = replace(as_law(best), smallest=float(np.exp(kept[:, 0].min())))
-    return LawFit(
+    sizes = np.exp(kept[:, :2])
+    law = replace(as_law(best), smallest=float(sizes[:, 0].min()), most_flops=float(6 * sizes.prod(axis=1).max()))
+    fit = LawFit(
         law=law,
         intervals={name: interval([constants(it)[name] for it in samples]) for name in constants(law)},
         outliers=[run.name for run, follow in zip(listed, follows, strict=True) if not follow],
         residuals={run.name: float(residual) for run, residual in zip(listed, residuals, strict=True)},
         samples=samples,
     )
+    return replace(fit, law=replace(law, undetermined=tuple(fit.undetermined)))
 
 
 def search_without_outliers(logs: Array) -> tuple[Array, NDArray[np.bool_]]:
@@ -183,6 +186,11 @@ def check(runs: list[Run]) -> None:
             raise UsageError(
                 f"{len(sizes)} distinct numbers of {name} do not determine an exponent: give {FEWEST_SIZES}"
             )
+    sizes, tokens, losses = np.log(np.array([[run.parameters, run.tokens, run.loss] for run in runs])).T
+    if abs(float(np.corrcoef(np.stack([sizes, tokens]))[0, 1])) > COLLINEAR:
+        raise UsageError("parameters and tokens grow together in these runs, which does not tell them apart: vary one")
+    if np.ptp(losses) == 0:
+        raise UsageError("all runs have the same loss, which determines no law")
 
 
 def predict(constants: Array, logs: Array) -> tuple[Array, Array]:
@@ -267,6 +275,17 @@ def read_summary(path: Path) -> Run:
         raise UsageError(f"{path}: is no summary of a pretraining run") from error
 
 
+def checked(reader: "csv.DictReader[str]", path: Path) -> Iterator[dict[str, str]]:
+    """The rows, each of as many cells as there are columns."""
+    try:
+        for row in reader:
+            if None in row:
+                raise UsageError(f"{path}, line {reader.line_num}: has more cells than there are columns")
+            yield row
+    except csv.Error as error:
+        raise UsageError(f"{path}, line {reader.line_num}: {error}: give a table of numbers") from error
+
+
 def read_csv(path: Path) -> list[Run]:
     """Rows with columns parameters, tokens and loss, and perhaps name."""
     try:
@@ -283,7 +302,7 @@ def read_csv(path: Path) -> list[Run]:
         if missing:
             raise UsageError(f"{path}: has no column {' and no column '.join(sorted(missing))}")
         runs = []
-        for number, row in enumerate(reader, 2):
+        for number, row in enumerate(checked(reader, path), 2):
             try:
                 values = {name: float(row[name]) for name in ("parameters", "tokens", "loss")}
             except (ValueError, TypeError) as error:

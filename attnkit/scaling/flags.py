@@ -72,6 +72,8 @@ PNG = b"\x89PNG"  # how such a file begins
 def writable(path: str, *, ending: str = ".png") -> Path:
     """A file that can be written, as far as its folder tells; over nothing but a picture by a picture."""
     place = Path(path).expanduser()
+    if not place.name:
+        raise UsageError(f"{path!r} names no file: give one that ends in {ending}")
     if place.suffix.lower() != ending:
         raise UsageError(f"{path}: has no ending {ending}: name it {place.with_suffix(ending).name}")
     if ending == ".png" and place.is_file() and place.read_bytes()[: len(PNG)] != PNG:
@@ -125,7 +127,7 @@ def fill_plan(parser: Parser) -> None:
     )
     parser.add_argument("--seq_len", type=int, help="tokens of a row; by default 1024, or 256 for a small model")
     parser.add_argument("--vocab_size", type=int, help="by default a power of two up to 32768 that suits the size")
-    parser.add_argument("--precision", help=" or ".join(get_args(Precision)) + "; by default fp32 on a CPU, else mixed")
+    parser.add_argument("--precision", help=" or ".join(get_args(Precision)) + "; by default fp32 or autocast")
     parser.add_argument("--optimizer", default="adamw", help=" or ".join(get_args(Optimizer)))
     parser.add_argument("--scorer", default="scaled_dot", help="the scorer of the model")
     parser.add_argument("--backend", help=" or ".join(TRACED_BACKENDS) + "; by default the fastest that can")
@@ -167,6 +169,7 @@ def fill_memory(parser: Parser) -> None:
     parser.add_argument("--recompute", default="none", help=" or ".join(get_args(Recompute)))
     parser.add_argument("--logits", help="chunked (as pretrain has it; the default for our language models) or whole")
     parser.add_argument("--inference", action="store_true", help="a forward pass with a full cache, no training")
+    parser.add_argument("--accumulates", action="store_true", help="gradients of earlier batches are there already")
     parser.add_argument("--sharding", default="none", help=" or ".join(get_args(Sharding)))
     parser.add_argument("--data", type=int, default=1, help="data-parallel ranks")
     parser.add_argument("--tensor", type=int, default=1, help="devices that share each layer")

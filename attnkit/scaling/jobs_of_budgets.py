@@ -73,8 +73,9 @@ def do_plan(given: argparse.Namespace) -> Answer:
         [str(it), str(it.rows), in_bytes(it.memory.total), "fits" if it.fits and found.limit is not None else ""]
         for it in found.considered[-8:]
     ]
+    doubt = ", no prediction" if found.is_extrapolated else ""
     front = [[count(it.parameters), count(it.tokens), f"{it.loss:.3f}"] for it in found.front]
-    parts = [grid(["plan", ""], rows_of_plan(found)), grid(["same FLOPs: parameters", "tokens", "loss"], front)]
+    parts = [grid(["plan", ""], rows_of_plan(found)), grid(["same FLOPs: parameters", "tokens", f"loss{doubt}"], front)]
     parts += [grid(["layouts, the last ones considered", "rows", "memory", ""], layouts), "Reasons"]
     parts.append(folded(*found.reasons, found.source_reason(given.source)))
     if output is not None:
@@ -94,7 +95,7 @@ def rows_of_plan(found: Plan) -> list[list[str]]:
         ["vocabulary, tokens of a row", f"{config.vocab_size:,}, {found.seq_len:,}"],
         ["tokens", f"{count(found.tokens)} in {found.steps:,} steps of {count(found.tokens / found.steps)}"],
         ["rows per rank", f"{found.chosen.rows} x {found.accumulation} accumulated"],
-        ["FLOPs (6ND)", f"{found.flops:.4g}"],
+        ["FLOPs (6ND, exact)", f"{found.flops:.4g}, {found.exact_flops:.4g}"],
         ["loss by the law", f"{found.loss:.3f} nats per token{doubt}"],
         ["learning rate", f"{found.learning_rate:g}, {found.warmup_steps} steps of warm-up"],
         ["precision, optimizer", f"{found.precision}, {found.workload.optimizer}"],
@@ -105,7 +106,7 @@ def rows_of_plan(found: Plan) -> list[list[str]]:
         return [*rows, ["time", "no device was named"]]
     rows.append(["time", f"{duration(time.hours)} at {time.mfu:.0%} MFU: {time.device_hours:,.4g} device-hours"])
     rows += [] if time.cost is None else [["cost", f"{time.cost:,.2f}"]]
-    return rows if time.energy is None else [*rows, ["energy", f"{time.energy:,.4g} kWh"]]
+    return rows if time.energy is None else [*rows, ["energy", f"{time.energy:,.4g} kWh, the house included"]]
 
 
 def do_fit(given: argparse.Namespace) -> Answer:

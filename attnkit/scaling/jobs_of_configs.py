@@ -67,7 +67,7 @@ def do_flops(given: argparse.Namespace) -> Answer:
 def rows_in_words(batch: dict[str, Any]) -> str:
     """What a model is given at once."""
     said = f"{batch['batch_size']} x {batch['seq_len']}"
-    said += "" if batch["target_len"] is None else f" to {batch['target_len']}"
+    said += "" if batch["target_len"] is None else f" to {batch['target_len']} in the decoder"
     return said + ("" if batch["predicted"] is None else f", {batch['predicted']} predicted")
 
 
@@ -83,7 +83,7 @@ def do_memory(given: argparse.Namespace) -> Answer:
     workload = Workload(config=given.config, head=given.head, training=not given.inference, **asked, **batch)
     traced = trace_memory(workload)
     layout = Layout(sharding=given.sharding, data=given.data, tensor=given.tensor, pipeline=given.pipeline)
-    found = traced.divided(layout, fragmentation=fragmentation, runtime=runtime)
+    found = traced.divided(layout, accumulates=given.accumulates, fragmentation=fragmentation, runtime=runtime)
     lines = [grid(["per device", "memory", "at the peak"], rows_of_memory(found, fragmentation=fragmentation))]
     lines.append(folded(f"of {assumed(given, traced, batch)}").strip())
     if not given.inference:

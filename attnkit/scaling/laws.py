@@ -15,6 +15,16 @@ from attnkit.errors import UsageError, check_number, nearest
 CONSTANTS = ("E", "A", "B", "alpha", "beta")
 FLOPS_PER_PRODUCT = 6  # C = 6·N·D (Kaplan 2020, section 2.1)
 MOST_FLOPS = 1e60
+LIMITS = {
+    "E": (0.0, 100.0),
+    "A": (0.0, 1e20),
+    "B": (0.0, 1e20),
+    "alpha": (1e-3, 3.0),
+    "beta": (1e-3, 3.0),
+    "smallest": (1.0, 1e18),
+    "most_flops": (1.0, MOST_FLOPS),
+}
+"""Between what the numbers in a law's file may lie."""
 SMALLEST = 4.4e7  # parameters of the smallest model of the published laws (Hoffmann 2022, table A9)
 
 
@@ -24,6 +34,8 @@ class AnyLaw(ABC):
     name: str
     source: str
     smallest: float
+    most_flops: float
+    undetermined: tuple[str, ...]
 
     @abstractmethod
     def loss(self, parameters: float, tokens: float) -> float:
@@ -88,6 +100,10 @@ class Law(AnyLaw):
     source: str
     smallest: float = SMALLEST
     """Parameters of the smallest model that it was fitted to."""
+    most_flops: float = math.inf
+    """6·N·D of the largest run, where the law is a fit."""
+    undetermined: tuple[str, ...] = ()
+    """Constants that its runs leave open."""
 
     def loss(self, parameters: float, tokens: float) -> float:
         """Nats per token."""
@@ -141,14 +157,17 @@ def find_law(name: str) -> Law:
         raise UsageError(f"unknown law {name!r}: {nearest(name, LAWS)}, or the .json file of a fit")
     try:
         values = json.loads(Path(name).expanduser().read_text(encoding="utf-8"))
-        numbers = {key: float(values[key]) for key in (*CONSTANTS, "smallest")}
-        law = Law(name=str(values["name"]), source=str(values["source"]), **numbers)
+        numbers = {key: float(values[key]) for key in LIMITS}
+        if not isinstance(values["name"], str):
+            raise TypeError("a name is a text")
+        undetermined = tuple(map(str, values["undetermined"]))
+        law = Law(name=str(values["name"]), source=str(values["source"]), undetermined=undetermined, **numbers)
     except OSError as error:
         raise UsageError(f"law {name}: {error.strerror}: give the file of a fit, or a name of {list(LAWS)}") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UsageError(f"law {name}: is no file of `attnkit scale fit --output`") from error
-    for key in (*CONSTANTS, "smallest"):
-        check_number(f"law {name}: {key}", vars(law)[key])
+    for key, (least, most) in LIMITS.items():
+        check_number(f"law {name}: {key}", vars(law)[key], least=least, most=most)
     return law
 
 
@@ -171,17 +190,10 @@ class Repeated(AnyLaw):
     law: Law
     unique_tokens: float
 
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        return self.law.name
-
-    @property
-    def source(self) -> str:  # type: ignore[override]
-        return f"{self.law.source}; repeated text by Muennighoff 2023"
-
-    @property
-    def smallest(self) -> float:  # type: ignore[override]
-        return self.law.smallest
+    def __post_init__(self) -> None:
+        for name in ("name", "smallest", "most_flops", "undetermined"):
+            object.__setattr__(self, name, vars(self.law)[name])
+        object.__setattr__(self, "source", f"{self.law.source}; repeated text by Muennighoff 2023")
 
     def loss(self, parameters: float, tokens: float) -> float:
         """`repeated_loss`."""

@@ -8,6 +8,7 @@ and last the layers go to stages (pipeline, idle for (stages - 1) of (micro-batc
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from attnkit.errors import UsageError
 from attnkit.models import AttnKitConfig
@@ -30,6 +31,8 @@ class Choice:
 
     layout: Layout
     rows: int
+    accumulation: int
+    """Batches of so many rows before each step of the optimizer."""
     recompute: Recompute
     memory: MemoryEstimate
     fits: bool
@@ -67,43 +70,51 @@ class Memory:
         step = one.step.move(one.step, known[most].step, (rows - 1) / (most - 1))
         return replace(one, step=step, setting=replace(one.setting, batch_size=rows))
 
-    def choice(self, layout: Layout, rows: int, recompute: Recompute, *, limit: float | None) -> Choice:
-        """The most rows up to `rows` that fit in `limit` bytes, or a single one that does not."""
+    def choice(self, layout: Layout, rows: int, recompute: Recompute, *, batch: float, limit: float | None) -> Choice:
+        """The most rows up to `rows` that fit in `limit` bytes, or a single one that does not, of a batch of rows."""
         while True:
+            accumulation = max(1, round(batch / (rows * layout.data)))
+            divided = partial(
+                Traced.divided,
+                layout=layout,
+                accumulates=accumulation > 1,
+                fragmentation=FRAGMENTATION,
+                runtime=self.runtime,
+            )
             for trace in (self.nearly, self.traced):
-                memory = trace(rows, recompute).divided(layout, fragmentation=FRAGMENTATION, runtime=self.runtime)
+                memory = divided(trace(rows, recompute))
                 fits = limit is None or memory.total <= limit
                 if not fits:
                     break
             if fits or rows == 1:
-                return Choice(layout=layout, rows=rows, recompute=recompute, memory=memory, fits=fits)
+                return Choice(
+                    layout=layout, rows=rows, accumulation=accumulation, recompute=recompute, memory=memory, fits=fits
+                )
             rows //= 2
 
 
 def choose_layout(
-    workload: Workload, *, rows: int, num_devices: int | None, limit: float | None, runtime: int = CPU_RUNTIME
+    workload: Workload, *, rows: float, num_devices: int | None, limit: float | None, runtime: int = CPU_RUNTIME
 ) -> list[Choice]:
     """Choices in the order in which they are considered, up to the first that fits, which is the last of the list.
 
-    `rows` are those of a batch; without `num_devices` there are as few as hold the model, `limit` bytes each, of which
-    `runtime` are the libraries'. Raises
-    `UsageError` where nothing fits.
+    `rows` are those of a batch, and each rank holds a power of two of them; without `num_devices` there are as few as
+    hold the model, `limit` bytes each, of which `runtime` are the libraries'. Raises `UsageError` where nothing fits.
     """
     assert isinstance(workload.config, AttnKitConfig)
-    memory, considered = Memory(workload, runtime=runtime), list[Choice]()
+    memory, considered, most = Memory(workload, runtime=runtime), list[Choice](), power_of_two(rows)
+    at_once = math.inf if limit is not None else TOKENS_AT_ONCE / workload.seq_len
     counts = [2**power for power in range(int(math.log2(MOST_DEVICES)) + 1)] if num_devices is None else [num_devices]
     for count in counts:
-        for layout, recompute in divisions(workload.config, count, rows=rows):
-            held = (
-                rows / layout.data if limit is not None else min(rows / layout.data, TOKENS_AT_ONCE / workload.seq_len)
-            )
-            found = memory.choice(layout, power_of_two(held), recompute, limit=limit)
+        for layout, recompute in divisions(workload.config, count, rows=most):
+            held = power_of_two(min(most / layout.data, at_once))
+            found = memory.choice(layout, held, recompute, batch=rows, limit=limit)
             considered.append(found)
             if found.fits:
                 return considered
     if not considered:
         raise UsageError(
-            f"num_devices: {num_devices} cannot share a batch of {rows} rows: give fewer devices, or more to do"
+            f"num_devices: {num_devices} cannot share a batch of {most} rows: give fewer devices, or more to do"
         )
     assert limit is not None  # without one everything fits
     least = min(considered, key=lambda it: it.memory.total)

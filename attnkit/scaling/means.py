@@ -55,7 +55,7 @@ def means_of(
             num_devices=num_devices,
             hours=None,
             limit=limit,
-            precision=precision or "mixed",
+            precision=precision or "autocast",
             mfu=mfu or MFU,
         )
     if num_devices is not None and num_devices != budget.num_devices:
@@ -66,7 +66,7 @@ def means_of(
         num_devices=budget.num_devices,
         hours=budget.hours,
         limit=float(device.memory) if limit is None else limit,
-        precision=precision or ("mixed" if {"bf16", "fp16"} & set(device.peak) else "fp32"),
+        precision=precision or ("autocast" if {"bf16", "fp16"} & set(device.peak) else "fp32"),
         mfu=device.mfu if mfu is None else mfu,
     )
     if means.flops is not None:

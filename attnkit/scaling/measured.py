@@ -29,7 +29,10 @@ def measured_work(subject: Subject, *, rows: int, tokens: int, target: int) -> d
     Backward is divided among the components like forward: autograd does not tell to which module it belongs. Experts
     are computed for the tokens that choose them. Raises `UsageError` for a model that needs values or other inputs.
     """
-    with without_values(subject, remedy="its parameters can be counted: give convention '6nd'"), no_init_weights():
+    with (
+        without_values(subject, tokens=tokens, remedy="its parameters can be counted: give convention '6nd'"),
+        no_init_weights(),
+    ):
         model = subject.build(experts_implementation="batched_mm").eval()
         given = token_ids(subject, rows=rows, tokens=tokens, target=target, use_cache=False)
         with FlopCounterMode(display=False) as counter:
@@ -53,7 +56,11 @@ def measured_cache(subject: Subject, *, rows: int, tokens: int, target: int, dty
 
     None are those of a model without a cache. Raises `UsageError` as `measured_work` does.
     """
-    with without_values(subject, remedy="its parameters can be counted"), no_init_weights(), torch.no_grad():
+    with (
+        without_values(subject, tokens=tokens, remedy="its parameters can be counted"),
+        no_init_weights(),
+        torch.no_grad(),
+    ):
         model = subject.build(dtype=dtype, experts_implementation="batched_mm").eval()
         out = model(**token_ids(subject, rows=rows, tokens=tokens, target=target, use_cache=True))
         layers = [layer for value in out.values() if isinstance(value, Cache) for layer in layers_of(value)]
@@ -70,8 +77,9 @@ def layers_of(cache: Cache) -> list[Any]:
 
 
 @contextmanager
-def without_values(subject: Subject, *, remedy: str) -> Iterator[None]:
-    """Run a model on fake tensors. Raises `UsageError` with a remedy where its code does not bear that."""
+def without_values(subject: Subject, *, tokens: int, remedy: str) -> Iterator[None]:
+    """Run a model on fake tensors. Raises `UsageError` with a remedy where its code does not bear that, or not rows of
+    so many tokens."""
     torchs_own = logging.getLogger("torch._subclasses.fake_tensor")  # it prints what is raised as well
     before, torchs_own.disabled = torchs_own.disabled, True
     try:
@@ -80,6 +88,7 @@ def without_values(subject: Subject, *, remedy: str) -> Iterator[None]:
     except UsageError:
         raise
     except MODEL_FAULTS as error:
+        subject.check_length(tokens)
         looks = isinstance(error, DataDependentOutputException | DynamicOutputShapeException)
         reason = "it looks at the values of tensors" if looks else first_line(error).rstrip(".")
         raise UsageError(

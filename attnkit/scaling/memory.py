@@ -107,6 +107,7 @@ def estimate_memory(
     logits: Logits | None = None,
     training: bool = True,
     layout: Layout | None = None,
+    accumulates: bool = False,
     fragmentation: float = 0.0,
     runtime: int = CPU_RUNTIME,
 ) -> MemoryEstimate:
@@ -119,7 +120,8 @@ def estimate_memory(
     one data-parallel rank and, with a pipeline, of one micro-batch. Precisions: "fp32", "bf16", "mixed" (bf16 weights
     and gradients, fp32 master weights and moments: 16 bytes per parameter with AdamW),
     "mixed_fp32_gradients" (18) and "autocast". Dropout is the config's; `recompute` "full" keeps the inputs of blocks
-    only, "selective" all but scores and weights. `fragmentation` is a part of the peak; `runtime` are the bytes that
+    only, "selective" all but scores and weights. A step that `accumulates` begins with the gradients of
+    earlier batches. `fragmentation` is a part of the peak; `runtime` are the bytes that
     the libraries take on their first use, outside of the peak (the default is that of a CPU; a CUDA context takes half
     a GiB and more).
 
@@ -140,7 +142,8 @@ def estimate_memory(
         training=training,
     )
     layout = Layout() if layout is None else layout
-    return trace_memory(workload).divided(layout, fragmentation=fragmentation, runtime=runtime)
+    traced = trace_memory(workload)
+    return traced.divided(layout, accumulates=accumulates, fragmentation=fragmentation, runtime=runtime)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,11 +161,18 @@ class Traced:
         """What one device holds that has the model to itself."""
         return self.divided(Layout())
 
-    def divided(self, layout: Layout, *, fragmentation: float = 0.0, runtime: int = CPU_RUNTIME) -> MemoryEstimate:
-        """What one device holds."""
+    def divided(
+        self,
+        layout: Layout,
+        *,
+        accumulates: bool = False,
+        fragmentation: float = 0.0,
+        runtime: int = CPU_RUNTIME,
+    ) -> MemoryEstimate:
+        """What one device holds; if it `accumulates`, gradients of earlier batches too, from the first moment on."""
         check_layout(self.subject, layout, fragmentation=fragmentation)
         check_count("runtime", runtime, least=0)
-        return divide(self, layout, fragmentation=fragmentation, runtime=runtime)
+        return divide(self, layout, accumulates=accumulates, fragmentation=fragmentation, runtime=runtime)
 
 
 def trace_memory(workload: Workload) -> Traced:
@@ -261,7 +271,7 @@ def check_layout(subject: Subject, layout: Layout, *, fragmentation: float) -> N
         raise UsageError(f"pipeline {layout.pipeline} is more than {subject.config.num_hidden_layers} layers")
 
 
-def divide(traced: Traced, layout: Layout, *, fragmentation: float, runtime: int) -> MemoryEstimate:
+def divide(traced: Traced, layout: Layout, *, accumulates: bool, fragmentation: float, runtime: int) -> MemoryEstimate:
     """The part of one device: every phase of the step, with its own share of states and activations."""
     step, whole, kv_cache = traced.step, traced.static, math.ceil(traced.kv_cache / layout.tensor / layout.pipeline)
     model = layout.tensor * layout.pipeline
@@ -278,23 +288,25 @@ def divide(traced: Traced, layout: Layout, *, fragmentation: float, runtime: int
     activations = replicated + math.ceil(step.in_parts / layout.tensor)
     shrink = activations / step.activations if step.activations else 1.0
     fixed = part["weights"] + part["optimizer"] + buckets + gathered + step.buffers + kv_cache
+    # The trace holds weights and no optimizer; its gradients have the dtype of its weights.
+    gradients = {
+        name: part["gradients"] if accumulates else math.ceil(part["gradients"] * moment.gradients / step.weights)
+        for name, moment in step.peaks.items()
+    }
     phases = {}
     for name, moment in step.peaks.items():
-        # The trace holds weights and no optimizer; its gradients have the dtype of its weights.
-        share = moment.gradients / step.weights
         passing = moment.total - step.weights - step.buffers - moment.gradients
         if name == "forward":
             passing -= moment.in_parts - math.ceil(moment.in_parts / layout.tensor)
         else:  # what backward makes inside layers is not known apart
             passing = math.ceil(passing * shrink)
-        phases[name] = fixed + math.ceil(part["gradients"] * share) + passing
+        phases[name] = fixed + gradients[name] + passing
     phase = max(phases, key=lambda name: phases[name])
     peak = phases[phase]
-    alive = {"weights": part["weights"], "optimizer": part["optimizer"], "kv_cache": kv_cache}
-    if phase == "forward":
+    alive = {"weights": part["weights"], "gradients": gradients[phase], "optimizer": part["optimizer"]}
+    alive["kv_cache"] = kv_cache
+    if phase == "forward":  # what is left of the activations later is not known apart
         alive |= {"activations": activations, "logits": step.outputs}
-    else:  # what is left of the activations then is not known apart
-        alive["gradients"] = math.ceil(part["gradients"] * step.peaks[phase].gradients / step.weights)
     alive["temporary"] = peak - sum(alive.values())
     return MemoryEstimate(
         weights=part["weights"],

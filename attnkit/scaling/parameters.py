@@ -218,7 +218,7 @@ def idle_experts(model: PreTrainedModel) -> int | None:
         return None if routed else 0
     if not isinstance(chosen, int):
         return None
-    return sum(size - size * min(chosen, num) // num for num, size in experts)
+    return sum(size - size * min(chosen, num) // num for num, size in experts if num)
 
 
 def experts_of(name: str, module: nn.Module) -> list[tuple[int, int]]:

@@ -18,9 +18,10 @@ from attnkit.models.checks import common_backend
 from attnkit.scaling.budget import read_budget
 from attnkit.scaling.choices import DEFAULT_LAW, Optimizer, Precision
 from attnkit.scaling.division import Asked, size_and_tokens, tokens_of_model
+from attnkit.scaling.flops import count_flops
 from attnkit.scaling.hardware import CPU_RUNTIME, Device, TimeEstimate
 from attnkit.scaling.laws import FLOPS_PER_PRODUCT, AnyLaw, Repeated, find_law
-from attnkit.scaling.layouts import FRAGMENTATION, Choice, choose_layout, power_of_two
+from attnkit.scaling.layouts import FRAGMENTATION, Choice, choose_layout
 from attnkit.scaling.means import Means, means_of
 from attnkit.scaling.memory import Layout, MemoryEstimate, Workload
 from attnkit.scaling.parameters import count_parameters
@@ -48,6 +49,7 @@ BOUNDS: dict[str, dict[str, float]] = {
     "mfu": {"most": 1},
 }
 """Of quantities that need not only be more than 0."""
+ROUNDS = 10  # in which FLOPs and the model they pay for are brought together; three are usual
 SOURCE = "python-docs"
 PYTHON_DOCS = 2e6  # tokens, about, of the text that ships with Python
 
@@ -70,9 +72,11 @@ class Plan:
     parameters: int
     tokens: int
     flops: float
+    """6·N·D, as laws count."""
+    exact_flops: float
+    """As a device has to do them, which `time` is of."""
     law: AnyLaw
     loss: float
-    accumulation: int
     steps: int
     learning_rate: float
     warmup_steps: int
@@ -119,6 +123,10 @@ class Plan:
     def memory(self) -> MemoryEstimate:
         """Of one device."""
         return self.chosen.memory
+
+    @property
+    def accumulation(self) -> int:
+        return self.chosen.accumulation
 
     @property
     def num_devices(self) -> int:
@@ -212,7 +220,7 @@ def plan(
 
     No more is spent than is given, and a target loss is reached. `memory_per_device` is a limit in bytes or a text such
     as "40GiB"; without it, it is that of the budget's device. Without `num_devices` (or a budget that names them) there
-    are as few as hold the model. `precision` is "mixed" where half precision is fast and else "fp32", `backend` the
+    are as few as hold the model. `precision` is "autocast" where half precision is fast and else "fp32", `backend` the
     fastest that computes the parts, `mfu` what the kind of device is known for, and `seq_len` and `vocab_size` follow
     from the size of the model. With `unique_tokens`, all others are repetitions and are worth less. `price` is money
     per device and hour, `model` are fields of `AttnKitConfig`. Raises `UsageError` for nonsense, for a budget that
@@ -226,82 +234,136 @@ def plan(
     limit = None if memory_per_device is None else read_bytes(memory_per_device)
     found = None if budget is None else read_budget(budget, price=price)
     reasons: list[str] = []
+    if price is not None and found is None:
+        raise UsageError("price: no device was named whose hours could cost it: give a budget")
     means = means_of(found, num_devices=num_devices, limit=limit, precision=precision, mfu=mfu, reasons=reasons)
     if found is not None and found.hours is not None and flops is not None:
         raise UsageError("give flops or a budget, not both: a budget is a number of FLOPs")
-    asked = Asked(**quantities | {"flops": flops if means.flops is None else means.flops})
     known = find_law(law)
     used: AnyLaw = known if unique_tokens is None else Repeated(law=known, unique_tokens=unique_tokens)
-    wanted, total = size_and_tokens(used, asked, reasons=reasons)
-    seq_len = usual_seq_len(wanted) if seq_len is None else seq_len
-    vocab_size = usual_vocabulary(wanted) if vocab_size is None else vocab_size
-    config = shape(wanted, seq_len=seq_len, vocab_size=vocab_size, rounding=asked.rounding, **model)
-    reasons.append(f"{shape_reason(config, wanted)}; rows of {seq_len} tokens, of a vocabulary of {vocab_size:,}")
+    sized = size_up(used, quantities, means=means, seq_len=seq_len, vocab_size=vocab_size, model=model)
     workload = Workload(
-        config=config,
-        seq_len=seq_len,
+        config=sized.config,
+        seq_len=sized.seq_len,
         precision=means.precision,
         optimizer=optimizer,
-        backend=common_backend(config) if backend is None else backend,
+        backend=common_backend(sized.config) if backend is None else backend,
     )
-    total = tokens_of_model(used, asked, size=count_parameters(config), tokens=total)
-    return complete(workload, config, used, asked, means=means, total=total, reasons=reasons)
+    return complete(workload, sized, used, means=means, reasons=[*reasons, *sized.reasons])
 
 
-def complete(
-    workload: Workload,
-    config: AttnKitConfig,
+@dataclass(frozen=True, kw_only=True)
+class Sized:
+    """A model of a size that suits what is asked, and the tokens to train it on."""
+
+    asked: Asked
+    config: AttnKitConfig
+    seq_len: int
+    parameters: int
+    tokens: float
+    flops_per_token: float
+    """Of a training step, exact."""
+    reasons: list[str]
+
+
+def size_up(
     law: AnyLaw,
-    asked: Asked,
+    quantities: dict[str, float | None],
     *,
     means: Means,
-    total: float,
-    reasons: list[str],
-) -> Plan:
+    seq_len: int | None,
+    vocab_size: int | None,
+    model: dict[str, Any],
+) -> Sized:
+    """The model and its tokens. Laws count 6·N·D, and a time buys exact FLOPs, attention among them: how many times
+    more these are depends on the model, which is sought until they go with it."""
+    ratio = None
+    for _ in range(ROUNDS):
+        flops = quantities["flops"] if means.flops is None else means.flops / (ratio or 1)
+        asked, reasons = Asked(**quantities | {"flops": flops}), list[str]()
+        wanted, total = size_and_tokens(law, asked, reasons=reasons)
+        row = usual_seq_len(wanted) if seq_len is None else seq_len
+        entries = usual_vocabulary(wanted) if vocab_size is None else vocab_size
+        config = shape(wanted, seq_len=row, vocab_size=entries, rounding=asked.rounding, **model)
+        exact, per_token = count_parameters(config), count_flops(config, seq_len=row).total / row
+        now = per_token / (FLOPS_PER_PRODUCT * exact)
+        if means.flops is None or (ratio is not None and now <= ratio * (1 + 1e-9)):
+            break
+        ratio = now
+    if means.flops is not None:
+        asked = Asked(**quantities | {"flops": means.flops / now})
+        reasons.append(f"FLOPs of this model are {now:.2f} times 6ND, attention and the head counted exactly")
+    reasons.append(f"{shape_reason(config, wanted)}; rows of {row} tokens, of a vocabulary of {entries:,}")
+    return Sized(
+        asked=asked,
+        config=config,
+        seq_len=row,
+        parameters=exact,
+        tokens=tokens_of_model(law, asked, size=exact, tokens=total),
+        flops_per_token=per_token,
+        reasons=reasons,
+    )
+
+
+def complete(workload: Workload, sized: Sized, law: AnyLaw, *, means: Means, reasons: list[str]) -> Plan:
     """Batch, learning rate, layout, steps and time of a model and its number of tokens."""
-    exact, seq_len = count_parameters(config), workload.seq_len
+    exact, seq_len, total = sized.parameters, sized.seq_len, sized.tokens
     batch, rate = batch_and_rate(float(FLOPS_PER_PRODUCT) * exact * total, total=total, reasons=reasons)
-    devices = 1 if means.num_devices is None and means.limit is None else means.num_devices
     considered = choose_layout(
         workload,
-        rows=power_of_two(batch / seq_len),
-        num_devices=devices,
+        rows=batch / seq_len,
+        num_devices=1 if means.num_devices is None and means.limit is None else means.num_devices,
         limit=means.limit,
         runtime=CPU_RUNTIME if means.device is None else means.device.runtime,
     )
     chosen = considered[-1]
-    at_once = seq_len * chosen.rows * chosen.layout.data
-    accumulation = max(1, round(batch / at_once))
-    steps = whole_steps(total / (at_once * accumulation), asked)
-    tokens = steps * at_once * accumulation
+    per_step = seq_len * chosen.rows * chosen.layout.data * chosen.accumulation
+    steps = whole_steps(total / per_step, sized.asked)
+    tokens = steps * per_step
     spent = float(FLOPS_PER_PRODUCT) * exact * tokens
-    reasons.append(f"{at_once * accumulation:,} tokens a step, as rows and their number on a rank are powers of two")
+    reasons.append(f"{per_step:,} tokens a step, as the rows of a rank are a power of two")
+    if workload.precision not in ("fp32", "autocast"):
+        reasons.append(
+            f"memory is that of precision {workload.precision!r}, for a trainer of your own: `attnkit pretrain` keeps "
+            "weights in fp32 and computes in half precision, which is 'autocast'"
+        )
     reasons += layout_reasons(considered, limit=means.limit)
     if exact < law.smallest:
         reasons.append(f"the law was fitted to models above {law.smallest:.2g}: its loss is no prediction here")
+    reasons += doubts(law, spent)
     if isinstance(law, Repeated) and tokens > law.unique_tokens:
         reasons.append(
             f"{tokens / law.unique_tokens:.1f} passes over {law.unique_tokens:.3g} tokens: up to 4 are worth nearly as "
             "much as new text (Muennighoff 2023), and the loss and the sizes say so"
         )
     return Plan(
-        config=config,
+        config=sized.config,
         parameters=exact,
         tokens=tokens,
         flops=spent,
+        exact_flops=sized.flops_per_token * tokens,
         law=law,
         loss=law.loss(exact, tokens),
-        accumulation=accumulation,
         steps=steps,
         learning_rate=float(f"{rate:.2g}"),
         warmup_steps=min(2000, max(1, steps // 50)),
         workload=workload,
         limit=means.limit,
         considered=considered,
-        time=means.time(spent, num_devices=chosen.layout.devices),
+        time=means.time(sized.flops_per_token * tokens, num_devices=chosen.layout.devices),
         front=pareto_front(law, spent),
         reasons=reasons,
     )
+
+
+def doubts(law: AnyLaw, flops: float) -> list[str]:
+    """What makes a fitted law a weak ground for so many FLOPs."""
+    found = []
+    if law.undetermined:
+        found.append(f"its runs do not determine {', '.join(law.undetermined)} of law {law.name!r}: believe no figure")
+    if flops > law.most_flops:
+        found.append(f"{flops / law.most_flops:,.3g} times the FLOPs of the largest run of law {law.name!r}")
+    return found
 
 
 def whole_steps(steps: float, asked: Asked) -> int:

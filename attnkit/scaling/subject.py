@@ -1,5 +1,6 @@
 """What is counted: the config that the user means, and the head that its model has."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import get_annotations
@@ -111,9 +112,16 @@ class Subject:
         chosen = HEADS[self.head]
         build = chosen._from_config if issubclass(chosen, PreTrainedModel) else chosen.from_config
         try:
-            return build(self.config, attn_implementation=backend, dtype=dtype, **experts)
+            # A copy, as some models of transformers change the config that they are built from.
+            return build(copy.deepcopy(self.config), attn_implementation=backend, dtype=dtype, **experts)
         except MODEL_FAULTS as error:
             raise UsageError(f"{self.config.model_type}, head {self.head!r}: {first_line(error)}") from error
+
+    def check_length(self, tokens: int) -> None:
+        """Say why a model of transformers may have failed on so many tokens: it has fewer positions."""
+        limit = self.config.to_dict().get("max_position_embeddings")
+        if isinstance(limit, int) and tokens > limit:
+            raise UsageError(f"seq_len: {tokens} tokens for the {limit} positions of {self.config.model_type}")
 
     def build_without_memory(self) -> PreTrainedModel:
         """The model on the meta device."""
@@ -249,7 +257,8 @@ def default_head(config: PreTrainedConfig) -> str:
     for head, model_class in classes.items():
         if not isinstance(model_class, tuple) and model_class.__name__ == named:
             return head
-    for head in GUESSES:
+    # A config of two stacks may have a class that is its decoder alone.
+    for head in ("seq2seq_lm", *GUESSES) if config.is_encoder_decoder else GUESSES:
         if head in classes:
             return head
     raise UsageError(f"transformers has no model for {type(config).__name__}")

@@ -24,7 +24,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from attnkit.attention import Attention
 from attnkit.attention.backends import eager_attention
 from attnkit.attention.pairwise import inside_compiled_tile
-from attnkit.models import AttnKitConfig, AttnKitForPermutationLM
+from attnkit.models import AttnKitForPermutationLM
 from attnkit.models.blocks import FeedForward
 from attnkit.models.language import LanguageModel, minimising
 from attnkit.models.loss import TokenLoss
@@ -35,6 +35,10 @@ from attnkit.scaling.subject import Subject
 SMALL, LARGER = 2, 3  # blocks of a stack in the two runs
 SCORES_NDIM = 4  # [B, H, Q, K]
 TRACED_WHOLE = 4  # models of no more blocks are run as they are
+REMEDY = (
+    "another precision may be traced (experts need bf16, and sizes that are multiples of 8); its parameters and FLOPs "
+    "can be counted"
+)
 WITH_TOKEN_LOSS = (
     "LMHeadModel",
     "ForCausalLM",
@@ -176,8 +180,7 @@ def trace_step(subject: Subject, setting: Setting) -> Step:
     config = subject.config
     stacks = ["num_hidden_layers"] + (["num_decoder_layers"] if has_decoder_count(config) else [])
     counts = {name: getattr(config, name) for name in stacks}
-    has_lists = isinstance(config, AttnKitConfig) and bool(config.layer_scorers or config.layer_patterns)
-    if has_lists or sum(counts.values()) <= TRACED_WHOLE:
+    if sum(counts.values()) <= TRACED_WHOLE or has_unlike_blocks(subject):
         return run_step(subject, setting)
     small = {name: min(SMALL, count) for name, count in counts.items()}
     base = run_step(with_layers(subject, small), setting)
@@ -187,6 +190,16 @@ def trace_step(subject: Subject, setting: Setting) -> Step:
             larger = run_step(with_layers(subject, {**small, name: LARGER}), setting)
             step = step.move(base, larger, count - SMALL)
     return step
+
+
+def has_unlike_blocks(subject: Subject) -> bool:
+    """Whether the blocks of a stack differ, so that two and three of them say nothing of the others."""
+    if subject.ours is not None:
+        return bool(subject.ours.layer_scorers or subject.ours.layer_patterns)
+    return any(
+        len({tuple((name, it.shape) for name, it in block.named_parameters()) for block in blocks}) > 1
+        for _, blocks in block_lists(subject.build_without_memory())
+    )
 
 
 def has_decoder_count(config: PreTrainedConfig) -> bool:
@@ -207,7 +220,7 @@ def run_step(subject: Subject, setting: Setting) -> Step:
     """Run one step on fake tensors. Raises `UsageError` where a model needs values."""
     living, loss = Living(), TokenLoss() if setting.logits == "chunked" else None
     with (
-        without_values(subject, remedy="another precision may be traced; its parameters can be counted"),
+        without_values(subject, tokens=setting.seq_len, remedy=REMEDY),
         living,
         torch.set_grad_enabled(setting.training),
     ):

@@ -31,6 +31,7 @@ from attnkit.errors import UsageError, check_count, nearest
 from attnkit.models import AttnKitConfig, AttnKitForCausalLM
 from attnkit.models.blocks import Block
 from attnkit.scaling.choices import Rule
+from attnkit.scaling.subject import MOST_LAYERS
 
 DEPTH_POWER = {"mup": 0.0, "depth-mup": 0.5, "completep": 1.0}
 
@@ -85,7 +86,7 @@ def transfer(
     if base_hidden_size is None or base_num_hidden_layers is None or min(base_hidden_size, base_num_hidden_layers) < 1:
         raise UsageError("base_hidden_size and base_num_hidden_layers must be given, and at least 1")
     check_count("base_hidden_size", base_hidden_size)
-    check_count("base_num_hidden_layers", base_num_hidden_layers)
+    check_count("base_num_hidden_layers", base_num_hidden_layers, most=MOST_LAYERS)
     if not isinstance(config, AttnKitConfig) or config.architecture != "decoder":
         raise UsageError(
             f"rule {rule!r} is for a decoder of attnkit, and this is none: its papers do not say how cross attention "

@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from transformers import CONFIG_MAPPING, GPT2Config, MambaConfig, XLNetConfig
+from transformers import CONFIG_MAPPING, BertConfig, GPT2Config, MambaConfig, XLNetConfig
 
 from attnkit import AttnKitConfig
 from attnkit.errors import UsageError
 from attnkit.models.language import minimising
 from attnkit.models.loss import TokenLoss
-from attnkit.scaling import Layout, Workload, estimate_memory, fewest_devices, trace_memory
+from attnkit.scaling import Layout, Workload, count_flops, estimate_memory, fewest_devices, trace_memory
 from attnkit.scaling.subject import Subject
+from attnkit.scaling.trace import run_step
 from attnkit.training.optimizer import OPTIMIZERS, build_optimizer
 from attnkit.training.settings import TrainingConfig
 
@@ -256,6 +257,23 @@ def test_scores_of_a_forward_pass_are_divided_among_tensor_ranks() -> None:
     scores = 8 * 128 * 128 * 4
     assert alone.temporary > scores
     assert shared.temporary < scores / 4 + (alone.temporary - scores) / 2
+
+
+def test_unlike_blocks_are_traced_all() -> None:
+    config = CONFIG_MAPPING["recurrent_gemma"](
+        num_hidden_layers=6, hidden_size=32, num_attention_heads=4, num_key_value_heads=1, head_dim=8, vocab_size=50,
+        intermediate_size=96, lru_width=32, attention_window_size=16, pad_token_id=0, bos_token_id=1, eos_token_id=1,
+    )  # fmt: skip
+    traced = trace_memory(Workload(config=config, seq_len=16, batch_size=2))
+    assert traced.step == run_step(traced.subject, traced.setting)
+
+
+def test_rows_beyond_the_positions_of_another_model_are_named() -> None:
+    small = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 50}
+    config = BertConfig(**small, max_position_embeddings=7)
+    for count in (estimate_memory, count_flops):
+        with pytest.raises(UsageError, match="seq_len: 20 tokens for the 7 positions of bert"):
+            count(config, seq_len=20)
 
 
 def test_models_of_transformers() -> None:

@@ -10,7 +10,7 @@ import torch
 from drawn import configs
 from hypothesis import HealthCheck, given, settings
 from torch import nn
-from transformers import CONFIG_MAPPING, BertConfig, GPT2Config, LlamaConfig
+from transformers import CONFIG_MAPPING, AutoModelForSeq2SeqLM, BertConfig, GPT2Config, LlamaConfig
 
 from attnkit import AttnKitConfig, Scorer, scorers
 from attnkit.errors import UsageError
@@ -242,6 +242,16 @@ def test_configs_whose_layers_differ_and_those_without_a_model() -> None:
     assert count_parameters(CONFIG_MAPPING["dots3_note_text"]()) > 1e11
     with pytest.raises(UsageError, match="transformers has no model for VoxtralRealtimeTextConfig: Could not find"):
         count_parameters(CONFIG_MAPPING["voxtral_realtime_text"]())
+
+
+@pytest.mark.parametrize("model_type", ["mbart", "pegasus", "blenderbot", "bart", "t5", "marian"])
+def test_two_stacks_are_counted_both_and_left_as_they_are(model_type: str) -> None:
+    config = CONFIG_MAPPING[model_type](vocab_size=50, pad_token_id=0)
+    before = config.to_dict()
+    with torch.device("meta"):
+        model = AutoModelForSeq2SeqLM.from_config(CONFIG_MAPPING[model_type](vocab_size=50, pad_token_id=0))
+    assert count_parameters(config) == size_of(model)
+    assert config.to_dict() == before
 
 
 def test_a_name_that_is_not_here_is_a_line(capfd: pytest.CaptureFixture[str]) -> None:

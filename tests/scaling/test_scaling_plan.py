@@ -14,7 +14,16 @@ from hypothesis.strategies import floats, integers, none, sampled_from
 from attnkit.cli import main
 from attnkit.errors import UsageError
 from attnkit.models.configuration_attnkit import make_config
-from attnkit.scaling import LAWS, Run, count_parameters, fit_scaling_law, plan, repeated_loss
+from attnkit.scaling import (
+    LAWS,
+    Run,
+    count_flops,
+    count_parameters,
+    estimate_memory,
+    fit_scaling_law,
+    plan,
+    repeated_loss,
+)
 from attnkit.scaling.budget import read_budget
 from attnkit.scaling.fit import read_runs
 from attnkit.scaling.laws import (
@@ -165,6 +174,12 @@ def test_runs_are_read_from_folders_and_files(tmp_path: Path) -> None:
     table.write_text("parameters,tokens,loss,loss\n1,2,3,4\n", encoding="utf-8")
     with pytest.raises(UsageError, match="has 2 columns 'loss': keep one"):
         read_runs(table)
+    table.write_text("parameters,tokens,loss\n1,2,3,4\n", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"runs.csv, line 2: has more cells than there are columns"):
+        read_runs(table)
+    table.write_text("parameters,tokens,loss\n1,2," + "3" * 200_000, encoding="utf-8")
+    with pytest.raises(UsageError, match=r"runs.csv, line \d: field larger than field limit"):
+        read_runs(table)
     table.write_text("parameters,tokens,loss\n1,2,nan\n", encoding="utf-8")
     with pytest.raises(UsageError, match=r"runs.csv, line 2: loss must be more than 0 and finite, not nan"):
         read_runs(table)
@@ -185,6 +200,55 @@ def test_runs_are_read_from_folders_and_files(tmp_path: Path) -> None:
         read_runs(tmp_path / "nowhere")
 
 
+def test_gradients_that_accumulate_are_part_of_a_plan() -> None:
+    found = plan(parameters=2e6, tokens=4e9, memory_per_device="120MiB", vocab_size=1000, seq_len=64, precision="fp32")
+    assert found.accumulation > 1
+    assert found.memory.at_peak["gradients"] == found.memory.gradients
+    assert found.memory.total <= 120 * 2**20
+    again = estimate_memory(
+        found.config, seq_len=64, batch_size=found.chosen.rows, backend="sdpa", recompute=found.chosen.recompute,
+        layout=found.layout, accumulates=True,
+    )  # fmt: skip
+    assert again.peak == found.memory.peak
+
+
+def test_precisions_of_other_trainers_are_said() -> None:
+    given = {"parameters": 2e5, "tokens": 4e6, "vocab_size": 400, "seq_len": 32}
+    assert "for a trainer of your own" in "\n".join(plan(**given, precision="mixed").reasons)
+    assert "for a trainer of your own" not in "\n".join(plan(**given).reasons)
+
+
+def test_runs_that_tell_nothing_apart_are_refused() -> None:
+    sizes = [1e4 * 2**index for index in range(8)]
+    together = [Run(name=f"{it:g}", parameters=it, tokens=100 * it, loss=2 + 9 * it**-0.2) for it in sizes]
+    with pytest.raises(UsageError, match="parameters and tokens grow together in these runs"):
+        fit_scaling_law(together)
+    equal = [Run(name=str(it), parameters=it, tokens=1e6 + it % 3, loss=3) for it in range(1, 9)]
+    with pytest.raises(UsageError, match="all runs have the same loss"):
+        fit_scaling_law(equal)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"E": 1e308}, r"law.json: E must be at least 0 and at most 100"),
+        ({"B": 1e300}, r"law.json: B must be at least 0"),
+        ({"alpha": 0}, r"law.json: alpha must be at least 0.001"),
+        ({"name": ["a"]}, r"law.json: is no file of"),
+    ],
+)
+def test_a_damaged_law_is_refused(changes: dict, problem: str, tmp_path: Path) -> None:
+    file = tmp_path / "law.json"
+    values = {"name": "fit", "source": "runs", "smallest": 1, "most_flops": 1e12, "undetermined": []}
+    values |= {key: vars(LAWS["epoch"])[key] for key in ("E", "A", "B", "alpha", "beta")}
+    file.write_text(json.dumps(values | changes), encoding="utf-8")
+    with pytest.raises(UsageError, match=problem):
+        find_law(str(file))
+    file.write_text("[" * 100_000, encoding="utf-8")
+    with pytest.raises(UsageError, match=r"law.json: is no file of"):
+        find_law(str(file))
+
+
 def test_a_fitted_law_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, sweep = tmp_path / "law.json", Path(__file__).parents[2] / "docs" / "scaling-sweep.csv"
     assert main(["scale", "fit", str(sweep), "--output", str(file)]) == 0
@@ -194,6 +258,9 @@ def test_a_fitted_law_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     found = plan(parameters=2e5, law=str(file), **TINY)
     assert found.loss == law.loss(found.parameters, found.tokens)
     assert not found.is_extrapolated
+    said = "\n".join(plan(parameters=2e5, tokens=1e9, law=str(file), **TINY).reasons)
+    assert "its runs do not determine E, A, B, alpha of law 'fit'" in said
+    assert "times the FLOPs of the largest run" in said
     file.write_text('{"name": "fit", "E": 1}', encoding="utf-8")
     with pytest.raises(UsageError, match=r"law.json: is no file of `attnkit scale fit --output`"):
         find_law(str(file))
@@ -204,9 +271,12 @@ def test_a_fitted_law_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 def test_a_plan_spends_its_budget() -> None:
     found = plan(budget="8xH100 24h", vocab_size=4096, seq_len=256)
     flops = 8 * 989.4e12 * 0.4 * 24 * 3600
-    assert 6 * found.parameters * found.tokens == pytest.approx(flops, rel=0.01)
+    assert found.exact_flops == pytest.approx(flops, rel=0.01)
+    assert found.exact_flops <= flops
+    per_step = count_flops(found.config, batch_size=1, seq_len=found.seq_len).total
+    assert found.exact_flops == pytest.approx(per_step * found.tokens / found.seq_len)
     assert found.parameters == count_parameters(found.config)
-    assert found.parameters == pytest.approx(LAWS["epoch"].best_parameters(flops), rel=0.1)
+    assert found.parameters == pytest.approx(LAWS["epoch"].best_parameters(found.flops), rel=0.1)
     assert found.memory.total <= 80 * 2**30
     assert found.hours == pytest.approx(24, rel=0.01)
     best = found.front[2].loss
@@ -278,9 +348,9 @@ def test_precision_decides_the_peak_that_time_is_bought_with(card: str, precisio
     assert found.device is not None
     assert found.run()["training"]["mixed_precision"] == dtype
     peak = found.device.peak["fp32" if dtype == "no" else dtype]
-    assert found.flops == pytest.approx(0.1 * 2 * peak * 10, rel=0.05)
+    assert found.exact_flops == pytest.approx(0.1 * 2 * peak * 10, rel=0.05)
     assert plan(budget=f"2x{card} 10s", mfu=0.1, vocab_size=400, seq_len=32).precision == (
-        "fp32" if card == "cpu" else "mixed"
+        "fp32" if card == "cpu" else "autocast"
     )
 
 
@@ -386,6 +456,7 @@ def test_a_plan_of_one_quantity(given: dict) -> None:
         ),
         ({"parameters": "1e8"}, "parameters must be a number, not '1e8'"),
         ({"flops": 1e6, "vocab_size": 400, "parameters": 1e5}, "pay for no step of a single row: lower seq_len"),
+        ({"flops": 1e12, "price": 2.5}, "price: no device was named whose hours could cost it: give a budget"),
         ({"budget": "1xTPUv3 1h", "precision": "fp32"}, "TPUv3 has no peak for 'fp32'"),
         ({"budget": "1xV100 1h", "precision": "bf16"}, "V100 has no peak for 'bf16'"),
     ],

@@ -232,6 +232,8 @@ def test_the_commands_of_the_documentation(words: list[str], tmp_path: Path, mon
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
+        (["table", "--png", ""], "'' names no file: give one that ends in .png"),
+        (["plan", "--flops", "1e12", "--output", "/"], "'/' names no file: give one that ends in .yaml"),
         (["table", "--png", "it.foo"], "it.foo: has no ending .png: name it it.png"),
         (["plan", "--flops", "1e12", "--output", "it.txt"], "it.txt: has no ending .yaml: name it it.yaml"),
         (["time", "--flops", "1e20", "--device", "A100"], "give exactly one of --mfu and --hours"),
