@@ -8,6 +8,7 @@ import re
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Literal, cast, final
@@ -157,6 +158,17 @@ class JsonLinesFile(DataFile):
             yield place, {column: row[column] for column in columns}
 
 
+@contextmanager
+def cells_of_any_length() -> Iterator[None]:
+    """Lift the limit of the module `csv`, 131,072 characters per cell, which is too low for documents, and put it back:
+    it is one for the whole process."""
+    limit = csv.field_size_limit(2**31 - 1)  # the highest on every platform
+    try:
+        yield
+    finally:
+        csv.field_size_limit(limit)
+
+
 class SeparatedFile(DataFile):  # abstract
     """Cells between separators, under a header line; every cell is text, `NA`, `null` and `007` included."""
 
@@ -167,8 +179,6 @@ class SeparatedFile(DataFile):  # abstract
     """What to do where cells are not told apart."""
 
     def read(self, stream: BinaryIO, columns: Mapping[str, str]) -> Iterator[Row]:
-        # The default limit of 131,072 characters per cell is too low for documents; this is the highest everywhere.
-        csv.field_size_limit(2**31 - 1)
         # Python's parser rather than Arrow's: it knows the line of a fault, and a cell may be longer than a block.
         lines = self.lines_of_any_end(stream)
         first = next(lines, "")
@@ -178,7 +188,8 @@ class SeparatedFile(DataFile):  # abstract
         while True:
             place = f"{self.path}:{parser.line_num + 1}"
             try:
-                cells = next(parser, None)
+                with cells_of_any_length():
+                    cells = next(parser, None)
             except csv.Error as error:
                 raise UsageError(f"{place}: is no {self.named} ({error}); {self.remedy}") from error
             if cells is None:

@@ -1,5 +1,6 @@
 """Every file type reads the same texts, and refuses every fault in one line that names file, place and remedy."""
 
+import csv
 import gzip
 import re
 from pathlib import Path
@@ -88,7 +89,9 @@ def test_lines_may_end_with_a_return_alone(kind: str, tmp_path: Path) -> None:
 def test_a_document_may_be_long(kind: str, tmp_path: Path) -> None:
     long = "word " * 300_000  # more than a cell of Python's csv or a block of Arrow's holds unasked
     path = write_table(tmp_path / f"it.{kind}", {"text": [long.strip(), "short"]})
+    limit = csv.field_size_limit()
     assert sorted(map(len, read(path))) == [5, len(long) - 1]
+    assert csv.field_size_limit() == limit, "one for the whole process"
 
 
 def test_blank_lines_and_blank_texts_are_passed_over(tmp_path: Path) -> None:
