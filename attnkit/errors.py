@@ -3,11 +3,14 @@
 import inspect
 import math
 import traceback
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from numbers import Real
 from pathlib import Path
+from typing import TypeVar
 
+T = TypeVar("T")
 MAX_BATCH = 2**20
 
 
@@ -45,6 +48,11 @@ def check_count(name: str, count: object, *, least: int = 1, most: float = math.
         raise UsageError(f"{name} must be a whole number, not {count}")
     if not least <= count <= most:
         raise UsageError(f"{name} must be {f'at least {least}' if count < least else f'at most {most}'}, not {count}")
+
+
+def repeated(values: Sequence[T]) -> list[T]:
+    """What is among the values more than once."""
+    return [value for value, count in Counter(values).items() if count > 1]
 
 
 def nearest(name: object, allowed: Iterable[str]) -> str:

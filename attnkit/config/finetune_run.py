@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from attnkit.config.runs import ModelConfig
 from attnkit.data.tokenizer import TokenizerConfig
-from attnkit.errors import batch_problems, seed_problems
+from attnkit.errors import batch_problems, repeated, seed_problems
 from attnkit.tasks.adapter import AdapterConfig
 from attnkit.tasks.base import TaskConfig
 from attnkit.tasks.examples import ExamplesConfig
@@ -27,7 +27,10 @@ class GridConfig:
         """What is wrong with these settings, a line each."""
         found = [problem for seed in self.seeds for problem in seed_problems("grid.seeds", seed)]
         found += [f"grid.learning_rates: {rate} must be more than 0" for rate in self.learning_rates if rate <= 0]
-        return found + [problem for size in self.batch_sizes for problem in batch_problems("grid.batch_sizes", size)]
+        found += [problem for size in self.batch_sizes for problem in batch_problems("grid.batch_sizes", size)]
+        for name, values in vars(self).items():
+            found += [f"grid.{name}: {value} is there twice; give it once" for value in repeated(values)]
+        return found
 
     @property
     def is_empty(self) -> bool:

@@ -63,6 +63,7 @@ class Prepared:
     """Why another part is held out than was asked for."""
     dropped: int
     """Training rows that are left out, as they have nothing to predict."""
+    trained_parameters: int
 
     @property
     def folder(self) -> Path:
@@ -181,6 +182,8 @@ def prepare(run: FinetuneRun, accelerator: Accelerator) -> Prepared:
         rows=rows | {"train": useful},
         split_notes=split_notes,
         dropped=dropped,
+        # Before an adapter is merged, which leaves all weights as if they learnt.
+        trained_parameters=sum(it.numel() for it in adapted.parameters() if it.requires_grad),
     )
     if training.resume:
         on_main(accelerator, lambda: check_same_run(prepared.run, sections=SAME_RUN))
@@ -261,7 +264,7 @@ def summarize(
         "model_type": model.config.model_type,
         "scorer": model.config.scorer if isinstance(model.config, AttnKitConfig) else None,
         "parameters": model.num_parameters(),
-        "trained_parameters": sum(it.numel() for it in prepared.model.parameters() if it.requires_grad),
+        "trained_parameters": prepared.trained_parameters,
         "started_from": prepared.run.model.path,
         "task": prepared.run.task.name,
         "predicts": task.describe(),

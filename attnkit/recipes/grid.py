@@ -26,7 +26,7 @@ class Setting:
     per_device_batch_size: int
 
     def __str__(self) -> str:
-        return f"learning_rate {self.learning_rate:g}, batch {self.per_device_batch_size}"
+        return f"learning_rate {self.learning_rate}, batch {self.per_device_batch_size}"
 
 
 def runs_of(run: FinetuneRun) -> Iterator[tuple[Setting, int, FinetuneRun]]:
@@ -37,7 +37,7 @@ def runs_of(run: FinetuneRun) -> Iterator[tuple[Setting, int, FinetuneRun]]:
     for rate, size in product(rates, sizes):
         setting = Setting(learning_rate=rate, per_device_batch_size=size)
         for seed in grid.seeds or [training.seed]:
-            folder = Path(training.output_dir) / f"rate{rate:g}-batch{size}-seed{seed}"
+            folder = Path(training.output_dir) / f"rate{rate}-batch{size}-seed{seed}"
             changed = replace(training, **vars(setting), seed=seed, output_dir=str(folder))
             yield setting, seed, replace(run, training=changed, grid=GridConfig())
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from attnkit.errors import UsageError, nearest
+from attnkit.errors import UsageError, nearest, repeated
 from attnkit.models.checks import option_problems
 from attnkit.registry import Registry
 from attnkit.tasks.examples import Example, ExamplesConfig
@@ -38,6 +38,15 @@ class TaskConfig:
     """What is measured, besides the loss; without it what is usual for the task."""
     options: dict[str, Any] = field(default_factory=dict)
     """Arguments of the task's class, such as `num_beams`; `help(attnkit.tasks[name])` says which."""
+
+    def problems(self) -> list[str]:
+        """What is wrong with these settings, a line each."""
+        empty = "task.label_names: is an empty list; name the labels in the order of their numbers, or leave it out"
+        found = [empty] if self.label_names == [] else []
+        for name, values in {"label_names": self.label_names, "metrics": self.metrics}.items():
+            found += [f"task.{name}: {value!r} is there twice; give it once" for value in repeated(values or [])]
+        blank = [name for name in self.label_names or [] if not name.strip()]
+        return found + [f"task.label_names: {name!r} is no name; give one" for name in blank]
 
 
 class Task(ABC):
@@ -196,9 +205,11 @@ tasks: Registry[Task] = Registry("task", Task)
 def make_task(task: TaskConfig, data: ExamplesConfig) -> Task:
     """The task that a run names. Raises `UsageError` for unknown tasks, options and metrics."""
     task_class = tasks[task.name]
-    problems = [problem for key, value in task.options.items() for problem in option_problems(task_class, key, value)]
+    problems = task.problems()
+    for key, value in task.options.items():
+        problems += [f"task.options: {problem}" for problem in option_problems(task_class, key, value)]
     if problems:
-        raise UsageError("\n".join(f"task.options: {problem}" for problem in problems))
+        raise UsageError("\n".join(problems))
     made = task_class(task, data, **task.options)
     made.metrics()
     settings_of: dict[str, list[str]] = {}

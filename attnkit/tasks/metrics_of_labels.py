@@ -1,5 +1,6 @@
 """Metrics of labels, numbers and tags: those that scikit-learn, scipy and seqeval mean by these names."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, final
 
@@ -8,8 +9,8 @@ from scipy.stats import rankdata
 
 from attnkit.tasks.metrics import MeanMetric, Metric, library, named
 
-MISSED = "missed"
-"""The tag of a word that the model never saw: it is wrong, whatever the word is."""
+MISSED = ""
+"""The tag of a word that the model never saw, which is no name of a label: it is wrong, whatever the word is."""
 
 
 @final
@@ -128,6 +129,38 @@ class Pearson(Metric):
         num, x, y, xx, yy, xy = np.moveaxis(sums, -1, 0)
         spread = np.clip(num * xx - x * x, 0, None) * np.clip(num * yy - y * y, 0, None)
         return ratio(num * xy - x * y, np.sqrt(spread))
+
+
+class ErrorMetric(MeanMetric):  # abstract
+    """The mean of a function of predicted − true numbers."""
+
+    judges = ("number",)
+    mode = "min"
+
+    def scores(self, predictions: Sequence[Any], references: Sequence[Any]) -> Any:
+        return self.size(np.asarray(predictions, dtype=float) - np.asarray(references, dtype=float))
+
+    @abstractmethod
+    def size(self, errors: np.ndarray) -> np.ndarray:
+        """[N] -> [N]"""
+
+
+@final
+@named("mse")
+class MeanSquaredError(ErrorMetric):
+    """The mean of (predicted − true)², in squared units of the numbers."""
+
+    def size(self, errors: np.ndarray) -> np.ndarray:
+        return errors**2
+
+
+@final
+@named("mae")
+class MeanAbsoluteError(ErrorMetric):
+    """The mean of |predicted − true|, in units of the numbers."""
+
+    def size(self, errors: np.ndarray) -> np.ndarray:
+        return np.abs(errors)
 
 
 @final

@@ -20,21 +20,21 @@ def plain(text: str) -> str:
 
 
 def overlap(said: str, true: str) -> float:
-    """F1 of the words of two plain texts, as bags; without words in one of both, whether both have none."""
+    """F1 of the words of two plain texts, as bags; 0 where they share none."""
     words, wanted = said.split(), true.split()
     common = sum((Counter(words) & Counter(wanted)).values())
-    return float(words == wanted) if not words or not wanted else 2 * common / (len(words) + len(wanted))
+    return 2 * common / (len(words) + len(wanted)) if common else 0.0
 
 
 class SpanMetric(MeanMetric):  # abstract
-    """The best agreement with one of the right answers; a question without any is answered by no text."""
+    """The best agreement with one of the right answers; a question without any is answered by no word."""
 
     judges = ("span",)
     agreement: ClassVar[Callable[[str, str], float]]
 
     def scores(self, predictions: Sequence[Any], references: Sequence[Any]) -> list[float]:
         return [
-            max(float(type(self).agreement(plain(said), plain(true))) for true in (answers or [""]))
+            max((float(type(self).agreement(plain(said), plain(true))) for true in answers), default=not plain(said))
             for said, answers in zip(predictions, references, strict=True)
         ]
 

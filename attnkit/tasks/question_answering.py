@@ -15,6 +15,7 @@ from attnkit.errors import UsageError
 from attnkit.tasks.base import Answer, Task, TaskConfig, tasks
 from attnkit.tasks.examples import Example, ExamplesConfig
 from attnkit.tasks.fields import Field, any_text, shown, text
+from attnkit.tasks.metrics_of_texts import plain
 from attnkit.tasks.rows import Row
 from attnkit.tasks.token_classification import require_offsets
 
@@ -77,7 +78,9 @@ class QuestionAnswering(Task):
         if not answers and not self.no_answer:
             yield f"{column}: there is no answer; fill it in, or set task.options.no_answer true"
         for number, (answer, start) in enumerate(answers):
-            if start is None and context.count(answer) != 1:
+            if not answer.strip():
+                yield f"{column}: an answer is only white space; remove it, and its answer_start"
+            elif start is None and context.count(answer) != 1:
                 yield (
                     f"{column}: the answer occurs {context.count(answer)} times in the text; give it as "
                     "{text: [...], answer_start: [...]}"
@@ -178,7 +181,8 @@ class QuestionAnswering(Task):
         return {"prediction": ranked[0][0], "probability": ranked[0][1], "num_best": ranked}
 
     def gold(self, example: Example) -> list[str]:
-        return [text for text, _ in example["answers"]]
+        # Where there may be no answer, SQuAD 2.0 takes one without words for none (Rajpurkar 2018), and 1.1 does not.
+        return [text for text, _ in example["answers"] if not self.no_answer or plain(text)]
 
     def guesses(self, train: Sequence[Example], examples: Sequence[Example]) -> list[str]:
         return [(guess or [""])[0] for guess in super().guesses(train, examples)]

@@ -64,17 +64,18 @@ def squad(agreement: Callable[[list[str], list[str]], float]) -> float:
         letters = "".join(letter for letter in text.lower() if letter.isalnum() or letter.isspace())
         return [word for word in letters.split() if word not in ("a", "an", "the")]
 
-    pairs = [(words(said), [words(true) for true in answers or [""]]) for said, answers in zip(*SPANS, strict=True)]
-    return float(np.mean([max(agreement(said, true) for true in answers) for said, answers in pairs]))
+    pairs = [(words(said), [words(true) for true in answers]) for said, answers in zip(*SPANS, strict=True)]
+    best = [max((agreement(said, true) for true in answers), default=not said) for said, answers in pairs]
+    return float(np.mean(best))
 
 
 def f1_of_words(said: list[str], true: list[str]) -> float:
-    if not said or not true:
-        return float(said == true)
     left = list(true)
     found = [left.remove(word) for word in said if word in left]
+    if not found:
+        return 0.0
     precision, recall = len(found) / len(said), len(found) / len(true)
-    return 2 * precision * recall / (precision + recall) if found else 0.0
+    return 2 * precision * recall / (precision + recall)
 
 
 THEIRS = {
@@ -88,6 +89,8 @@ THEIRS = {
     ("matthews_correlation", "label"): lambda: sklearn.metrics.matthews_corrcoef(LABELS[1], LABELS[0]),
     ("pearson", "number"): lambda: scipy.stats.pearsonr(*NUMBERS).statistic,
     ("spearman", "number"): lambda: scipy.stats.spearmanr(*NUMBERS).statistic,
+    ("mse", "number"): lambda: sklearn.metrics.mean_squared_error(NUMBERS[1], NUMBERS[0]),
+    ("mae", "number"): lambda: sklearn.metrics.mean_absolute_error(NUMBERS[1], NUMBERS[0]),
     ("entity_f1", "tags"): lambda: seqeval.metrics.f1_score(TAGS[1], TAGS[0]),
     ("entity_precision", "tags"): lambda: seqeval.metrics.precision_score(TAGS[1], TAGS[0]),
     ("entity_recall", "tags"): lambda: seqeval.metrics.recall_score(TAGS[1], TAGS[0]),

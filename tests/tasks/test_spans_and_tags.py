@@ -1,5 +1,8 @@
 """Answers in a text and tags of words are where they were, whatever the windows, the tokens and the cuts."""
 
+import re
+import string
+from collections import Counter
 from itertools import pairwise
 from typing import Any
 
@@ -118,10 +121,48 @@ def test_no_answer_is_the_first_token_of_every_window() -> None:
         ([("cat", 1)], "the text has 'at ' where the answer is said to be 'cat'"),
         ([("dog", None)], "the answer occurs 0 times in the text"),
         ([("a", None)], "the answer occurs 2 times in the text"),
+        ([(" ", 3)], "an answer is only white space; remove it, and its answer_start"),
+        ([("cat", 0), ("\n\t", None)], "an answer is only white space"),
     ],
 )
 def test_answers_that_are_not_there(answers: list, message: str) -> None:
     assert message in "".join(qa().check({"text": "cat ran off", "question": "?", "answers": answers}))
+
+
+def official(said: str, golds: list[str], *, version: int) -> tuple[float, float]:
+    """Exact match and F1 of one question, from what the evaluation scripts of SQuAD 1.1 and 2.0 say of themselves."""
+
+    def bag(text: str) -> list[str]:
+        letters = "".join(letter for letter in text.lower() if letter not in string.punctuation)
+        return re.sub(r"\b(a|an|the)\b", " ", letters).split()
+
+    if version == 2:
+        golds = [gold for gold in golds if bag(gold)] or [""]
+    pairs = [(bag(said), bag(gold)) for gold in golds]
+    exact, f1 = max(float(one == two) for one, two in pairs), 0.0
+    for one, two in pairs:
+        common = sum((Counter(one) & Counter(two)).values())
+        if version == 2 and not (one and two):
+            f1 = max(f1, float(one == two))
+        elif common:
+            precision, recall = common / len(one), common / len(two)
+            f1 = max(f1, 2 * precision * recall / (precision + recall))
+    return exact, f1
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    said=st.lists(st.sampled_from(["a", "The", "cat", "cat.", "--", "ran"]), max_size=3).map(" ".join),
+    golds=st.lists(st.sampled_from(["a", "the", "--", "cat", "the cat", "Cat ran!", "an a"]), max_size=3),
+    version=st.sampled_from([1, 2]),
+)
+def test_figures_are_those_of_the_scripts_of_squad(said: str, golds: list[str], version: int) -> None:
+    if version == 1 and not golds:
+        return  # there every question has an answer
+    task = qa(no_answer=version == 2)
+    example = {"text": "-", "question": "?", "answers": [(gold, 0) for gold in golds]}
+    figures = task.score([example], [{"prediction": said}])
+    assert (figures["exact_match"], figures["answer_f1"]) == pytest.approx(official(said, golds, version=version))
 
 
 def test_a_hint_of_padding_changes_no_loss() -> None:
@@ -185,6 +226,19 @@ def test_words_that_were_cut_off_are_wrong_and_counted() -> None:
     assert figures["tag_accuracy"] == pytest.approx(2 / 3)
     assert figures["entity_recall"] == 0.5
     assert figures["entity_precision"] == 1.0
+
+
+def test_no_tag_of_a_user_is_taken_for_a_word_that_was_cut_off() -> None:
+    rows = [{"words": ["a", "b"], "tags": ["missed", "O"]}, {"words": ["a", "b"], "tags": ["None", "null"]}]
+    task = make_task(TaskConfig(name="token_classification", metrics=["tag_accuracy"]), ExamplesConfig())
+    assert not list(task.learn(rows))
+    for example in rows:
+        answers = task.answers([example], rows=[{}], outcomes=[{}])  # both words were cut off
+        assert task.score([example], answers) == {"tag_accuracy": 0.0}
+        assert answers[0]["prediction"] == [MISSED, MISSED]
+    for nothing in ("", " "):
+        with pytest.raises(UsageError, match=rf"task\.label_names: '{nothing}' is no name; give one"):
+            make_task(TaskConfig(name="token_classification", label_names=["O", nothing]), ExamplesConfig())
 
 
 def test_tags_that_name_no_entities() -> None:

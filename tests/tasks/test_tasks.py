@@ -23,11 +23,12 @@ from transformers import (
 
 import attnkit
 from attnkit.cli import main
-from attnkit.config.finetune_run import FinetuneRun
+from attnkit.config.finetune_run import FinetuneRun, GridConfig
 from attnkit.config.load import load
 from attnkit.data.tokenizer import TokenizerConfig, train_tokenizer
 from attnkit.errors import UsageError
 from attnkit.recipes.finetune import check_best_metric
+from attnkit.recipes.grid import runs_of
 from attnkit.recipes.judge import show
 from attnkit.tasks import ExamplesConfig, TaskConfig, make_task
 from attnkit.tasks.metrics import metrics
@@ -265,6 +266,12 @@ def test_no_metric_can_be_named_so_that_its_worst_is_kept(name: str) -> None:
         (["--adapter.method", "prompt_tuning"], "adapter.method: unknown method 'prompt_tuning'"),
         (["--adapter.method", "lora", "--adapter.options.rank", 3], "adapter.options: no option 'rank'"),
         (["--grid.batch_sizes", "[0]"], "grid.batch_sizes: 0 must be 1 or more"),
+        (["--grid.seeds", "[1, 2, 1]"], "grid.seeds: 1 is there twice; give it once"),
+        (["--grid.learning_rates", "[0.01, 1e-2]"], "grid.learning_rates: 0.01 is there twice; give it once"),
+        (["--grid.batch_sizes", "[4, 4]"], "grid.batch_sizes: 4 is there twice; give it once"),
+        (["--task.label_names", "[]"], "task.label_names: is an empty list; name the labels in the order of"),
+        (["--task.label_names", "[a, a]"], "task.label_names: 'a' is there twice; give it once"),
+        (["--task.metrics", "[accuracy, accuracy]"], "task.metrics: 'accuracy' is there twice; give it once"),
     ],
 )
 def test_mistakes_are_found_before_anything_is_written(
@@ -273,6 +280,13 @@ def test_mistakes_are_found_before_anything_is_written(
     assert finetune("classification", tmp_path, *flags) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_rates_that_differ_little_have_folders_of_their_own(tmp_path: Path) -> None:
+    training = TrainingConfig(output_dir=str(tmp_path))
+    grid = GridConfig(learning_rates=[1e-5, 1.0000001e-5], seeds=[1, 2], batch_sizes=[2, 4])
+    folders = {member.training.output_dir for _, _, member in runs_of(FinetuneRun(training=training, grid=grid))}
+    assert len(folders) == 8
 
 
 def test_an_adapter_trains_few_weights_and_is_merged(tmp_path: Path) -> None:
