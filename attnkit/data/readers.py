@@ -23,11 +23,35 @@ DocumentUnit = Literal["paragraph", "line", "file"]
 Row = tuple[str, dict[str, Any]]  # the place of a row, e.g. `notes.csv:3`, and its values by column
 
 ARROW_FILE = b"ARROW1"
+FEATURES = b"huggingface"  # of the metadata of a schema
 UTF8_MARK = b"\xef\xbb\xbf"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 SEPARATORS = ",;\t|"
 # A return that ends a line by itself, as old Macintosh files have it.
 LONE_RETURN = re.compile(r"(?<=\r)(?!\n)")
+
+
+class NamedNumber(int):
+    """A whole number that stands for a name, as `datasets` stores a `ClassLabel`; without one if none has it."""
+
+    name: str | None
+
+    def __new__(cls, number: int, *, names: Sequence[str]) -> "NamedNumber":
+        self = super().__new__(cls, number)
+        self.name = names[number] if 0 <= number < len(names) else None
+        return self
+
+
+def with_names(feature: Any, value: Any) -> Any:
+    """A value of a column with the names of its numbers, which `feature` tells in the form of `datasets`."""
+    match feature, value:
+        case {"_type": "ClassLabel", "names": list(names)}, int():
+            return NamedNumber(value, names=names)
+        case {"_type": "List" | "LargeList" | "Sequence", "feature": inner}, list():
+            return [with_names(inner, item) for item in value]
+        case dict(), dict():
+            return {key: with_names(feature.get(key), item) for key, item in value.items()}
+    return value
 
 
 class DataFile(ABC):
@@ -240,9 +264,23 @@ class TsvFile(SeparatedFile):
     remedy = "replace tabs and line ends in texts, or give csv"
 
 
+class ColumnarFile(DataFile):  # abstract
+    """A file of columns with types; where `datasets` wrote it, with what it knows of them."""
+
+    def features(self, schema: pa.Schema) -> dict[str, Any]:
+        """What `datasets` says of the columns; nothing where something else wrote the file."""
+        said = (schema.metadata or {}).get(FEATURES)
+        try:
+            return {} if said is None else dict(json.loads(said)["info"]["features"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(
+                f"{self.path}: its metadata 'huggingface' do not tell the columns ({error}); write it again"
+            ) from error
+
+
 @final
 @readers.register("parquet")
-class ParquetFile(DataFile):
+class ParquetFile(ColumnarFile):
     """Apache Parquet; only the wanted columns are read."""
 
     def read(self, stream: BinaryIO, columns: Mapping[str, str]) -> Iterator[Row]:
@@ -251,9 +289,10 @@ class ParquetFile(DataFile):
         try:
             table = pq.ParquetFile(seekable)
             self.check_columns(table.schema_arrow.names, columns, place=str(self.path))
+            features = self.features(table.schema_arrow)
             batches = table.iter_batches(batch_size=1024, columns=list(columns))
             for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), start=1):
-                yield f"{self.path}, row {number}", row
+                yield f"{self.path}, row {number}", with_names(features, row)
         except UnicodeDecodeError as error:
             raise UsageError(f"{self.path}: holds text that is not UTF-8 ({error}); write it again as UTF-8") from error
         except (pa.ArrowException, OSError) as error:  # what Arrow finds damaged may be an OSError too
@@ -264,7 +303,7 @@ class ParquetFile(DataFile):
 
 @final
 @readers.register("arrow")
-class ArrowFile(DataFile):
+class ArrowFile(ColumnarFile):
     """An Arrow stream or file, such as those in a folder that `Dataset.save_to_disk` wrote."""
 
     def read(self, stream: BinaryIO, columns: Mapping[str, str]) -> Iterator[Row]:
@@ -277,9 +316,10 @@ class ArrowFile(DataFile):
             self.columns = list(reader.schema.names)
             self.check_columns(self.columns, columns, place=str(self.path))
             batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)
+            features = self.features(reader.schema)
             rows = (row for batch in batches for row in batch.select(list(columns)).to_pylist())
             for number, row in enumerate(rows, start=1):
-                yield f"{self.path}, row {number}", row
+                yield f"{self.path}, row {number}", with_names(features, row)
         except UnicodeDecodeError as error:
             raise UsageError(f"{self.path}: holds text that is not UTF-8 ({error}); write it again as UTF-8") from error
         except (pa.ArrowException, OSError) as error:

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import numpy as np
 
 from attnkit.data import python_docs
-from attnkit.data.readers import DocumentUnit, Row, file_type, open_file
+from attnkit.data.readers import DocumentUnit, Row, file_type, open_file, with_names
 from attnkit.errors import UsageError, first_line, nearest, seed_problems
 from attnkit.files.hub import require_repository, unreachable
 
@@ -274,8 +274,9 @@ def _hub_rows(entry: str, *, columns: Mapping[str, str], subset: str | None) -> 
         if column not in rows.column_names:
             known = ", ".join(map(repr, rows.column_names))
             raise UsageError(f"{entry}: has no column {column!r} (columns: {known}); name it with {setting}")
+    features = rows.features.to_dict()
     for number, values in enumerate(rows.select_columns(list(columns)), start=1):
-        yield f"{entry}, row {number}", values
+        yield f"{entry}, row {number}", with_names(features, values)
 
 
 def _python_docs(columns: Mapping[str, str]) -> Iterator[Row]:

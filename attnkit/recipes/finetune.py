@@ -60,7 +60,7 @@ class Prepared:
     """By split: `train`, `held_out` and perhaps `test`."""
     rows: dict[str, list[Row]]
     split_notes: list[str]
-    """Why another part is held out than was asked for."""
+    """Why another part is held out than was asked for, and what of it is trained on too."""
     dropped: int
     """Training rows that are left out, as they have nothing to predict."""
     trained_parameters: int
@@ -114,6 +114,8 @@ def train_prepared(run: FinetuneRun, prepared: Prepared, *, accelerator: Acceler
         )
 
     with Tracker(training.output_dir, tracking=run.tracking, accelerator=accelerator, run=asdict(run)) as tracker:
+        for note in prepared.split_notes:
+            tracker.note(note)
         result = train(
             prepared.model,
             prepared.rows["train"],

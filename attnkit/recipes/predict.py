@@ -79,7 +79,8 @@ def evaluate_finetuned(path: str, *, data: DataConfig, batch_size: int, imports:
     task = make_task(finetuned.task, finetuned.data)
     own = load_saved(FinetuneRun, folder, imports=imports).data
     is_own = absolute_data(data).source == absolute_data(own).source
-    examples = load_examples(task, finetuned.data) if is_own else {}
+    split_notes: list[str] = []
+    examples = load_examples(task, finetuned.data, notes=split_notes) if is_own else {}
     tokenizer, model = load_finetuned(path, task, accelerator=accelerator)
     if not is_own:
         examples["given"], faults = read_examples(data.source, task=task, data=finetuned.data)
@@ -104,7 +105,7 @@ def evaluate_finetuned(path: str, *, data: DataConfig, batch_size: int, imports:
             lines += [f"{'':<14}{note}" for note in task.notes(rows, sequence_length=length)]
             lines.append(f"{'examples':<14}{len(examples[split]):,}")
     accelerator.end_training()
-    return "\n".join(lines)
+    return "\n".join(lines + [f"{'split':<14}{note}" for note in split_notes])
 
 
 def finetuned_run(path: str, *, data: DataConfig, imports: Sequence[str]) -> tuple[FinetuneRun, Path]:

@@ -1,7 +1,7 @@
 """Few weights in place of all: the methods of PEFT, merged into the model at the end."""
 
 import warnings
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from importlib.util import find_spec
 from typing import Any
 
@@ -9,7 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from attnkit.errors import UsageError, nearest
+from attnkit.errors import UsageError, check_number, nearest
 
 
 @dataclass(kw_only=True)
@@ -39,26 +39,47 @@ def adapter_class(adapter: AdapterConfig) -> Any:
     if adapter.method not in merging:
         raise UsageError(f"adapter.method: unknown method {adapter.method!r}: {nearest(str(adapter.method), merging)}")
     found = merging[adapter.method]
-    known = {entry.name for entry in fields(found)}
+    known = {entry.name: entry for entry in fields(found)}
     wrong = [f"adapter.options: no option {name!r}: {nearest(name, known)}" for name in adapter.options.keys() - known]
     if wrong:
         raise UsageError("\n".join(sorted(wrong)))
+    for name, value in adapter.options.items():
+        check_value(known[name], value)
     return found
+
+
+def check_value(entry: Field[Any], value: Any) -> None:
+    """Raise `UsageError` for a value that PEFT would take without a word, and could not compute with."""
+    name, kind = f"adapter.options.{entry.name}", entry.type if isinstance(entry.type, str) else entry.type.__name__
+    if kind == "bool" and not isinstance(value, bool):
+        raise UsageError(f"{name} must be true or false, not {value!r}")
+    if kind not in ("int", "float"):
+        return
+    # A default below 0 stands for a value that PEFT finds itself.
+    check_number(name, value, least=entry.default if isinstance(entry.default, int) and entry.default < 0 else 0)
+    if entry.name.endswith("dropout") and value >= 1:
+        raise UsageError(f"{name} must be less than 1, not {value}: nothing would pass")
 
 
 def adapt(model: PreTrainedModel, adapter: AdapterConfig, *, new_head: bool) -> Any:
     """The model with the weights of a method beside its own, which no longer learn; without a method, itself.
 
-    Raises `UsageError` for what `adapter_class` refuses, and for values that the method itself does.
+    A new head is trained whole, whatever `modules_to_save` names beside it. Raises `UsageError` for what
+    `adapter_class` refuses, for parts that the model has not, and for values that the method itself does not take.
     """
     if adapter.method is None:
         return model
     config_class = adapter_class(adapter)
     from peft import get_peft_model
 
-    usual = {"target_modules": linear_layers(model), "modules_to_save": head_modules(model) if new_head else None}
+    check_parts(model, adapter)
     known = {entry.name for entry in fields(config_class)}
-    options = {name: value for name, value in usual.items() if name in known} | adapter.options
+    options = {"target_modules": linear_layers(model)} if "target_modules" in known else {}
+    options |= adapter.options
+    if new_head:
+        if "modules_to_save" not in known:
+            raise UsageError(f"adapter.method: {adapter.method!r} trains no new head: choose another")
+        options["modules_to_save"] = sorted({*head_modules(model), *(options.get("modules_to_save") or [])})
     try:
         with warnings.catch_warnings():
             # PEFT asks for an attribute that transformers has renamed.
@@ -66,6 +87,20 @@ def adapt(model: PreTrainedModel, adapter: AdapterConfig, *, new_head: bool) -> 
             return get_peft_model(model, config_class(**options))
     except (ValueError, TypeError) as error:
         raise UsageError(f"adapter.options: {str(error).splitlines()[0]}") from error
+
+
+def check_parts(model: PreTrainedModel, adapter: AdapterConfig) -> None:
+    """Raise `UsageError` for options that name no part of the model."""
+    names = [name for name, _ in model.named_modules()]
+    for option in ("modules_to_save", "target_modules", "exclude_modules"):
+        given = adapter.options.get(option)
+        if option == "modules_to_save" and given is not None and not isinstance(given, list):
+            raise UsageError(f"adapter.options.{option} must be a list of names, not {given!r}")
+        for part in given if isinstance(given, list) else []:
+            if not any(f".{name}".endswith(f".{part}") for name in names):
+                last = {name.rpartition(".")[2] for name in names if name}
+                existing = [name for name in last if not name.isdecimal()]
+                raise UsageError(f"adapter.options.{option}: the model has no part {part!r}: {nearest(part, existing)}")
 
 
 def merge(model: Any, adapter: AdapterConfig) -> PreTrainedModel:

@@ -80,9 +80,13 @@ class Task(ABC):
         """What is wrong with one example as a whole, e.g. a span that lies outside the text."""
         return iter(())
 
+    def question(self, example: Example) -> str:
+        """All that is asked in an example, by which it is known again."""
+        return json.dumps([value for role, value in example.items() if not self.fields()[role].is_answer])
+
     def key(self, example: Example) -> str:
         """Examples with equal keys stay on one side when examples are held out."""
-        return json.dumps([value for role, value in example.items() if not self.fields()[role].is_answer])
+        return self.question(example)
 
     def stratum(self, example: Example) -> str:
         """Of each stratum the same part is held out."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnkit.data.readers import Row
+from attnkit.data.readers import NamedNumber, Row
 from attnkit.data.sources import text_of
 from attnkit.errors import UsageError
 
@@ -71,16 +71,29 @@ def any_text(row: Row, column: str) -> str:
     return text_of(row, column)
 
 
-def label(names: Sequence[str] | None) -> Read:
-    """A label as text: it may be stored as a whole number, which stands for one of `names` if these are given."""
+def label(names: Sequence[str] | None, *, named: bool = True) -> Read:
+    """A label as text: it may be stored as a whole number, which stands for one of `names` if these are given.
+
+    Without them it has the name that its file gives it, unless numbers are to stay numbers (`named` false).
+    """
 
     def read(row: Row, column: str) -> str:
         place, values = row
         value = values[column]
         if isinstance(value, float):
+            # Without the value, for all rows of a column to be one line.
             raise UsageError(
-                f"{place}: column {column!r} holds {value}; a label is text or a whole number, so write it as one"
+                f"{place}: column {column!r} holds numbers with a decimal point; a label is text or a whole number: "
+                "convert the column (pandas makes such numbers of whole ones where a label is missing)"
             )
+        if isinstance(value, NamedNumber):
+            if value.name is None:
+                raise UsageError(
+                    f"{place}: column {column!r} holds {value}, which has no name in its file (-1 stands for no "
+                    "label); remove the row, or give another file"
+                )
+            if named and names is None:
+                return value.name
         found = str(value) if isinstance(value, int) else text(row, column)
         if names is None:
             return found

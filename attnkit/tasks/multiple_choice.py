@@ -48,7 +48,7 @@ class MultipleChoice(Task):
         for place, column in enumerate(self.choice_columns or []):
             fields[f"choice_{place}"] = Field(column=column, setting="task.options.choice_columns", read=text)
         fields["label"] = Field(
-            column=self.task.label_column, setting="task.label_column", read=label(None), is_answer=True
+            column=self.task.label_column, setting="task.label_column", read=label(None, named=False), is_answer=True
         )
         return fields
 

@@ -249,7 +249,7 @@ def test_an_empty_file(tmp_path: Path) -> None:
         ({"text": None, "label": "a"}, "column 'text' is null"),
         ({"text": 7, "label": "a"}, "column 'text' holds int, not text"),
         ({"text": "x", "label": None}, "column 'label' is null"),
-        ({"text": "x", "label": 0.5}, "column 'label' holds 0.5; a label is text or a whole number"),
+        ({"text": "x", "label": 0.5}, "column 'label' holds numbers with a decimal point; a label is text or"),
         ({"text": "x", "label": ["a"]}, "column 'label' holds list, not text"),
         ({"text": "x"}, "no column 'label'"),
     ],

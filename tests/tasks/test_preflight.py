@@ -5,6 +5,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import datasets
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from attnkit.errors import UsageError
@@ -51,8 +55,8 @@ def test_all_files_are_looked_through(tmp_path: Path) -> None:
 
 
 def test_a_fault_of_many_rows_is_one_line(tmp_path: Path) -> None:
-    rows = [{"text": "", "label": "a"}] * 50 + [{"text": "x", "label": 0.5 + number} for number in range(40)]
-    found = faults(TaskConfig(), source=write(tmp_path / "a.jsonl", *rows))
+    rows = [{"text": "", "label": "0"}] * 50 + [{"text": "x", "label": str(2 + number)} for number in range(40)]
+    found = faults(TaskConfig(label_names=["a", "b"]), source=write(tmp_path / "a.jsonl", *rows))
     assert "a.jsonl:1, " in found[0]
     assert ", … (50 rows): column 'text' holds no text" in found[0]
     assert len(found) == 21
@@ -212,3 +216,111 @@ def test_a_word_is_text_that_utf_8_can_hold(tmp_path: Path) -> None:
     task = make_task(TaskConfig(name="token_classification", label_column="tags"), config)
     with pytest.raises(UsageError, match=r"a\.jsonl:1: column 'words' holds half of a surrogate pair"):
         load_examples(task, config)
+
+
+def stored(folder: Path, kind: str, rows: list[dict[str, Any]], features: dict[str, Any]) -> str:
+    """Rows in a file of a kind that `datasets` writes."""
+    table = datasets.Dataset.from_list(rows, features=datasets.Features(features))
+    if kind == "arrow":
+        table.save_to_disk(folder / "saved")
+        return str(folder / "saved")
+    table.to_parquet(folder / "rows.parquet")
+    return str(folder / "rows.parquet")
+
+
+NAMES = datasets.ClassLabel(names=["neg", "pos"])
+TAG = datasets.List(datasets.ClassLabel(names=["O", "B-x"]))
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_labels_have_the_names_that_their_file_gives_them(kind: str, tmp_path: Path) -> None:
+    text, lists = datasets.Value("string"), datasets.List(datasets.Value("string"))
+    cases = {
+        "classification": ({"text": text, "label": NAMES}, [{"text": f"t{n}", "label": n % 2} for n in range(8)]),
+        "multi_label": (
+            {"text": text, "label": datasets.LargeList(NAMES)},
+            [{"text": f"t{n}", "label": [n % 2]} for n in range(8)],
+        ),
+        "token_classification": (
+            {"text": lists, "label": TAG},
+            [{"text": ["a", str(n)], "label": [0, n % 2]} for n in range(8)],
+        ),
+    }
+    for name, (features, rows) in cases.items():
+        (tmp_path / name).mkdir()
+        source = stored(tmp_path / name, kind, rows, features)
+        for given in (None, ["O", "B-other"]):
+            config = ExamplesConfig(source=source)
+            task = make_task(TaskConfig(name=name, label_names=given), config)
+            load_examples(task, config)
+            assert sorted(task.names()) == sorted(given or (["O", "B-x"] if "token" in name else ["neg", "pos"]))
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_a_label_inside_a_mapping_and_the_place_of_a_choice(kind: str, tmp_path: Path) -> None:
+    text = datasets.Value("string")
+    features = {"text": text, "choices": datasets.List(text), "of": {"label": NAMES}}
+    rows = [{"text": f"t{n}", "choices": ["a", "b"], "of": {"label": n % 2}} for n in range(8)]
+    source = stored(tmp_path, kind, rows, features)
+    for name, expected in {"classification": {"neg", "pos"}, "multiple_choice": {"0", "1"}}.items():
+        task = make_task(TaskConfig(name=name, label_column="of[label]"), ExamplesConfig())
+        examples, faults = read_examples(source, task=task, data=ExamplesConfig(source=source))
+        assert not faults
+        assert {task.gold(example) for example in examples} == expected
+
+
+@pytest.mark.parametrize("given", [None, ["n", "p"]])
+def test_a_label_that_datasets_stores_as_missing_is_no_class(given: list[str] | None, tmp_path: Path) -> None:
+    rows = [{"text": f"t{n}", "label": n % 3 - 1} for n in range(9)]
+    source = stored(tmp_path, "parquet", rows, {"text": datasets.Value("string"), "label": NAMES})
+    (line,) = faults(TaskConfig(label_names=given), source=source)
+    assert "rows.parquet, row 1, " in line
+    assert "column 'label' holds -1, which has no name in its file (-1 stands for no label); remove the row" in line
+    plain = write(tmp_path / "plain.jsonl", *rows)
+    task = make_task(TaskConfig(), ExamplesConfig(source=plain))
+    load_examples(task, ExamplesConfig(source=plain))
+    assert task.names() == ["-1", "0", "1"]  # of three that somebody names so
+
+
+def test_a_column_of_fractions_is_one_line(tmp_path: Path) -> None:
+    pd.DataFrame({"text": ["a", "b", "c"], "label": [0, 1, None]}).to_parquet(tmp_path / "a.parquet")
+    line, missing = faults(TaskConfig(), source=str(tmp_path / "a.parquet"))
+    assert "row 3: column 'label' is null" in missing
+    assert "a.parquet, row 1, " in line
+    assert "column 'label' holds numbers with a decimal point; a label is text or a whole number: convert" in line
+
+
+def test_metadata_that_tell_nothing_are_refused(tmp_path: Path) -> None:
+    table = pa.table({"text": ["a"], "label": ["x"]}).replace_schema_metadata({"huggingface": "{}"})
+    pq.write_table(table, tmp_path / "a.parquet")
+    (line, *_) = faults(TaskConfig(), source=str(tmp_path / "a.parquet"))
+    assert "a.parquet: its metadata 'huggingface' do not tell the columns ('info'); write it again" in line
+
+
+def numbered(name: str, number: int) -> dict[str, Any]:
+    """A good example of a task, unlike those of other numbers."""
+    row = dict(GOOD[name])
+    if name == "instruction":
+        return {"messages": [{**TURNS[0], "content": f"ask {number}"}, TURNS[1]]}
+    row["text"] = ["one", str(number)] if name == "token_classification" else f"one text {number}"
+    return row | ({"label": "xy"[number % 2]} if name == "classification" else {})
+
+
+@pytest.mark.parametrize("name", tasks)
+def test_what_is_trained_on_and_judged_too_is_said(name: str, tmp_path: Path) -> None:
+    ranges = {"source": range(6), "held_out_source": range(4, 9), "test_source": range(5, 6)}
+    paths = {
+        key: write(tmp_path / f"{key}.jsonl", *[numbered(name, number) for number in numbers])
+        for key, numbers in ranges.items()
+    }
+    for given, expected in {
+        ("source", "held_out_source", "test_source"): ["2 of 5 held-out", "1 of 1 test"],
+        ("source",): [],
+    }.items():
+        config, notes = ExamplesConfig(**{key: paths[key] for key in given}), []
+        task = make_task(TaskConfig(name=name, options=OPTIONS.get(name, {})), config)
+        load_examples(task, config, notes=notes)
+        assert notes == [
+            f"{count} examples are trained on too, so that its figures say too much: remove them from one side"
+            for count in expected
+        ]
