@@ -25,7 +25,30 @@ Row = tuple[str, dict[str, Any]]  # the place of a row, e.g. `notes.csv:3`, and 
 ARROW_FILE = b"ARROW1"
 FEATURES = b"huggingface"  # of the metadata of a schema
 UTF8_MARK = b"\xef\xbb\xbf"
-UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+# How a file begins that is no UTF-8, the longer marks first, and what can be done about it.
+BEGINNINGS = {
+    b"\xff\xfe\x00\x00": "is UTF-32; convert it, e.g. with iconv -f UTF-32 -t UTF-8",
+    b"\x00\x00\xfe\xff": "is UTF-32; convert it, e.g. with iconv -f UTF-32 -t UTF-8",
+    b"\xff\xfe": "is UTF-16; convert it, e.g. with iconv -f UTF-16 -t UTF-8",
+    b"\xfe\xff": "is UTF-16; convert it, e.g. with iconv -f UTF-16 -t UTF-8",
+    b"\x1f\x8b": "is compressed with gzip; let its name end with .gz",
+    b"BZh91AY&SY": "is compressed with bzip2; unpack it, or use gzip",
+    b"\xfd7zXZ\x00": "is compressed with xz; unpack it, or use gzip",
+    b"\x28\xb5\x2f\xfd": "is compressed with zstd; unpack it, or use gzip",
+    b"PK\x03\x04": "is a zip archive or a spreadsheet; unpack it, or save the sheet as csv",
+    b"PAR1\x15": "is a Parquet file; let its name end with .parquet",
+    b"ARROW1\x00\x00": "is an Arrow file; let its name end with .arrow",
+    b"\x89PNG\r": "is a picture; give a file of text",
+    b"\xff\xd8\xff": "is a picture; give a file of text",
+    b"%PDF-": "is a PDF; give its text",
+}
+# Text in Latin letters of which every unit has more bytes than one, without a mark.
+UNITS = {
+    "UTF-32LE": re.compile(rb"[^\0]\0\0\0[^\0]\0\0\0"),
+    "UTF-32BE": re.compile(rb"\0\0\0[^\0]\0\0\0[^\0]"),
+    "UTF-16LE": re.compile(rb"[^\0]\0[^\0]\0"),
+    "UTF-16BE": re.compile(rb"\0[^\0]\0[^\0]"),
+}
 SEPARATORS = ",;\t|"
 # A return that ends a line by itself, as old Macintosh files have it.
 LONE_RETURN = re.compile(r"(?<=\r)(?!\n)")
@@ -96,18 +119,30 @@ class DataFile(ABC):
         """Number and text of each line, its end included; a line ends with LF here, whatever the file's type."""
         offset = 0
         for number, line in enumerate(stream, start=1):
-            if number == 1 and line.startswith(UTF8_MARK):
-                offset, line = len(UTF8_MARK), line.removeprefix(UTF8_MARK)
+            if number == 1:
+                self.check_beginning(line)
+                mark = UTF8_MARK if line.startswith(UTF8_MARK) else b""
+                offset, line = len(mark), line.removeprefix(mark)
             try:
                 text = line.decode("utf-8")
             except UnicodeDecodeError as error:
-                guess = "UTF-16" if number == 1 and line.startswith(UTF16_MARKS) else "ISO-8859-1"
                 raise UsageError(
                     f"{self.path}:{number}: is not UTF-8 at byte offset {offset + error.start} "
-                    f"(0x{line[error.start]:02x}); convert it, e.g. with iconv -f {guess} -t UTF-8"
+                    f"(0x{line[error.start]:02x}); convert it, e.g. with iconv -f ISO-8859-1 -t UTF-8"
                 ) from error
             offset += len(line)
             yield number, text
+
+    def check_beginning(self, line: bytes) -> None:
+        """Refuse a file whose first line shows that it is something else than UTF-8."""
+        for beginning, said in BEGINNINGS.items():
+            if line.startswith(beginning):
+                raise UsageError(f"{self.path}: {said}")
+        for encoding, units in UNITS.items():
+            if units.match(line):
+                raise UsageError(
+                    f"{self.path}: is {encoding} without a mark; convert it, e.g. with iconv -f {encoding} -t UTF-8"
+                )
 
     def check_columns(self, present: Sequence[str], wanted: Mapping[str, str], *, place: str) -> None:
         """Refuse a file or row that lacks a wanted column, or has it twice."""

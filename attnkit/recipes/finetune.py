@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from attnkit.config.finetune_run import FinetuneRun
 from attnkit.data.tokenizer import load_tokenizer, train_tokenizer
-from attnkit.errors import UsageError, nearest
+from attnkit.errors import UsageError, first_line, nearest
 from attnkit.models import AttnKitConfig
 from attnkit.models.loss import IGNORED
 from attnkit.recipes import manifest
@@ -174,7 +175,7 @@ def prepare(run: FinetuneRun, accelerator: Accelerator) -> Prepared:
     dropped = len(rows["train"]) - len(useful)
     if not useful:
         raise UsageError("data.sequence_length: no training row has a label to predict: raise it, or shorten the texts")
-    task.collator(tokenizer)(useful[:1])  # as in pretraining: what fails should do so before anything is written
+    try_row(adapted, task.collator(tokenizer)(useful[:1]))
     prepared = Prepared(
         run=resolve(run, model),
         task=task,
@@ -190,6 +191,22 @@ def prepare(run: FinetuneRun, accelerator: Accelerator) -> Prepared:
     if training.resume:
         on_main(accelerator, lambda: check_same_run(prepared.run, sections=SAME_RUN))
     return prepared
+
+
+@torch.no_grad()
+def try_row(model: Any, batch: dict[str, Any]) -> None:
+    """Raise `UsageError` where a model does not take the rows of its task, before anything is written."""
+    if isinstance(model.config, AttnKitConfig):
+        return
+    was_training = model.training
+    try:
+        model.eval()(**batch)
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"model.path: a {model.config.model_type} model takes no row of this task and tokenizer "
+            f"({first_line(error)}): give another model, or the tokenizer that it was trained with"
+        ) from error
+    model.train(was_training)
 
 
 def predicts(row: Row) -> bool:

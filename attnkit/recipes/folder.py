@@ -55,7 +55,6 @@ def check_same_run(run: PretrainRun | FinetuneRun, *, sections: Sequence[str]) -
     folder = Path(run.training.output_dir)
     newest, path = newest_complete(folder / CHECKPOINTS), folder / CONFIG
     if newest is not None:
-        check_intact(newest)
         read_log(folder / LOG)
     if newest is None and not path.is_file():
         return
@@ -74,11 +73,15 @@ def check_same_run(run: PretrainRun | FinetuneRun, *, sections: Sequence[str]) -
 
 
 def check_places(training: TrainingConfig, *, accelerator: Accelerator) -> None:
-    """Raise `UsageError` where a run cannot or must not write, in its folder or on the hub, before anything costly."""
+    """Raise `UsageError` where a run cannot go on or must not write, in its folder or on the hub, before anything
+    costly."""
     folder = training.output_dir
 
     def check() -> None:
         check_output_folder(folder, resume=training.resume, overwrite=training.overwrite)
+        newest = newest_complete(Path(folder) / CHECKPOINTS) if training.resume else None
+        if newest is not None:
+            check_intact(newest)
         check_free(Path(folder), setting="training.output_dir")
         if training.push_to_hub is not None:
             open_repository(training.push_to_hub, key=PUSH)

@@ -1,26 +1,33 @@
 """The model of a run: built from the `model` section or loaded, and checked against tokenizer and rows."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from attnkit.config.runs import ModelConfig
 from attnkit.errors import UsageError, first_line
 from attnkit.files.hub import require_repository
-from attnkit.models import AttnKitConfig
+from attnkit.files.saved import CHECKPOINTS
+from attnkit.models import AUTO_CLASSES, AttnKitConfig
 from attnkit.models.configuration_attnkit import make_config
+from attnkit.models.convert import FORMATS
+from attnkit.models.labels import LabelModel
 from attnkit.recipes.saved import model_path
 from attnkit.scaling.parameters import count_parameters
 from attnkit.scaling.units import in_bytes
+from attnkit.training.checkpoint import newest_complete
 from attnkit.training.optimizer import chosen_transfer
 from attnkit.training.settings import TrainingConfig
 
 FP32 = 4  # bytes
+IMPORT = "`attnkit import` makes a model of it that has this head"
 USUAL_LENGTH = 256  # tokens of a row where neither the run nor the model says less
 
 
@@ -38,7 +45,8 @@ def build_model(
     Without `model.path` its weights are random; where the section is silent, vocabulary and special ids are those of
     the tokenizer, and there are as many positions as a row has tokens. Rows whose length is null follow the model (see
     `row_length`). `head` holds the fields of the config that a new head needs; without it a saved model has to bring
-    all of its weights. A rule of `training.transfer` scales random weights.
+    all of its weights. A rule of `training.transfer` scales random weights. A run that goes on from a checkpoint needs
+    no saved model: its weights are those of the checkpoint, which training reads; but one of an adapter has no config.
 
     Raises `UsageError` if the three do not fit together, or if the saved model is missing, damaged or another one.
     """
@@ -46,7 +54,11 @@ def build_model(
         raise UsageError("training.transfer: its rules are for pretraining from random weights: set it to null")
     changes = {name: value for name, value in asdict(model).items() if name != "path" and value is not None}
     if model.path is not None:
-        built = load_model(model.path, auto_class=auto_class, changes=changes, head=head)
+        newest = newest_complete(Path(training.output_dir) / CHECKPOINTS) if training.resume else None
+        if newest is None or not (newest / "config.json").is_file():
+            built = load_model(model.path, auto_class=auto_class, changes=changes, head=head)
+        else:
+            built = auto_class.from_config(load_config(str(newest), auto_class=auto_class, named=str(newest)))
         check_fit(built.config, tokenizer, sequence_length=sequence_length)
         return built
     config = fresh_config(changes, tokenizer, sequence_length=sequence_length, head=head or {})
@@ -156,24 +168,43 @@ def load_model(
     `path` is the folder of the model or of its run, or a hub name. Raises `UsageError` if there is none, if it is
     damaged, or if its weights are not those of the kind that `auto_class` makes.
     """
-    place = model_path(path)
+    place, fields = model_path(path), {**(changes or {}), **(head or {})}
     if not Path(place).is_dir():
         require_repository(place, kind="model", remedy="give the folder of a run or of a saved model")
-    try:
+    load_config(place, auto_class=auto_class, named=path, **fields)
+    with said_of(path):
         model, info = auto_class.from_pretrained(
-            place, output_loading_info=True, ignore_mismatched_sizes=True, **(changes or {}), **(head or {})
+            place, output_loading_info=True, ignore_mismatched_sizes=True, **fields
         )
+    check_weights(model, info, path=path, changed=bool(changes), has_new_head=head is not None)
+    return model
+
+
+def load_config(place: str, *, auto_class: Any, named: str, **fields: Any) -> PreTrainedConfig:
+    """The config of a saved model, which `named` is for errors, with other values of some fields.
+
+    Raises `UsageError` if it is damaged, or if `auto_class` makes no model of its kind.
+    """
+    with said_of(named, remedy="; a part of your own needs its file in imports"):
+        config = AutoConfig.from_pretrained(place, **fields)
+    if issubclass(auto_class, PreTrainedModel) or type(config) in auto_class._model_mapping:
+        return config
+    is_for_all = issubclass(AUTO_CLASSES.get(auto_class, PreTrainedModel), LabelModel)
+    remedy = IMPORT if is_for_all and config.model_type in FORMATS else "give a model of another type"
+    raise UsageError(f"model {named}: transformers has no {auto_class.__name__} of {config.model_type!r}: {remedy}")
+
+
+@contextmanager
+def said_of(path: str, *, remedy: str = "") -> Iterator[None]:
+    """Turn whatever a model's files make transformers, torch or safetensors raise into a line that names the model."""
+    try:
+        yield
     except StrictDataclassError as error:
         raise UsageError(f"model {path}: {first_line(error.__cause__ or error)}") from error
     except UsageError as error:
-        lines = [
-            f"model {path}: {line}; a part of your own needs its file in imports" for line in str(error).splitlines()
-        ]
-        raise UsageError("\n".join(lines)) from error
-    except Exception as error:  # whatever a damaged file makes transformers, torch or safetensors raise
+        raise UsageError("\n".join(f"model {path}: {line}{remedy}" for line in str(error).splitlines())) from error
+    except Exception as error:
         raise UsageError(f"model {path}: cannot be loaded: {type(error).__name__}: {first_line(error)}") from error
-    check_weights(model, info, path=path, changed=bool(changes), has_new_head=head is not None)
-    return model
 
 
 def check_weights(
@@ -193,4 +224,8 @@ def check_weights(
     if wrong:
         named = ", ".join(sorted(wrong)[:3]) + ", …" * (len(wrong) > 3)
         remedy = "change no key of `model` that changes weights" if changed else "give a model of this kind"
+        # Of some heads transformers calls the body otherwise than of all others, and finds none of its weights.
+        if has_new_head and wrong == {key for key in model.state_dict() if key.startswith(body)}:
+            named = f"it has none named {body}…"
+            remedy = IMPORT if model.config.model_type in FORMATS else "give a model that was saved with this head"
         raise UsageError(f"model {path}: these are not the weights of a {type(model).__name__} ({named}): {remedy}")

@@ -61,7 +61,8 @@ class SequenceToSequence(Task):
         self.tokenizer = tokenizer
 
     def prepare_model(self, model: PreTrainedModel, train: Sequence[Example]) -> None:
-        if model.config.decoder_start_token_id is None:
+        # Some of the configs of transformers have no such field while nobody sets it.
+        if vars(model.config).get("decoder_start_token_id") is None:
             raise UsageError("model.decoder_start_token_id: the decoder has no token to start with: set it")
         self.start = model.config.decoder_start_token_id
 

@@ -11,7 +11,7 @@ import pytest
 from file_writers import TABLES, encode, write, write_table
 
 from attnkit.data import DataConfig, Documents, PretrainDataConfig
-from attnkit.data.readers import readers
+from attnkit.data.readers import BEGINNINGS, readers
 from attnkit.data.sources import read_rows
 from attnkit.errors import UsageError
 
@@ -118,7 +118,14 @@ def faults(kind: str) -> dict[str, tuple[bytes, str]]:
             rf"it.{kind}(\.gz)?:{number}: is not UTF-8 at byte offset {offset} \(0xe9\).* -f ISO-8859-1 ",
         )
         found["Latin-1 after a mark"] = (BOM + bad, rf":{number}: is not UTF-8 at byte offset {offset + 3} ")
-        found["UTF-16"] = ("text\n".encode("utf-16"), r":1: is not UTF-8 at byte offset 0 \(0xf.\).* -f UTF-16 ")
+        for encoding in ("UTF-16", "UTF-32"):
+            found[encoding] = ("text\n".encode(encoding), rf": is {encoding}; convert it, .* -f {encoding} -t UTF-8")
+            for order in ("LE", "BE"):
+                said = rf": is {encoding}{order} without a mark; convert it, .* -f {encoding}{order} -t UTF-8"
+                found[encoding + order] = ("text,label\n".encode(encoding + order), said)
+        for beginning, said in BEGINNINGS.items():
+            found[repr(beginning)] = (beginning + b"\x00\x07\xff\n\x80", rf": {re.escape(said)}$")
+        found["compressed"] = (gzip.compress(b"text\none\n"), r": is compressed with gzip; let its name end with \.gz")
         found["blank"] = (b" \n\n  \n" if kind not in ("csv", "tsv") else b"\n\n", "holds no rows of text")
     if kind in TABLES:
         found["no rows"] = (encode(kind, {"text": []}), r"holds no rows of text|is empty")

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,6 +18,10 @@ from transformers import (
     BertForMaskedLM,
     GPT2Config,
     GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
     pipeline,
 )
 
@@ -51,6 +56,18 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "attnkit": attnkit.AttnKitForCausalLM(attnkit.AttnKitConfig(**size, **special, scorer="multiplicative")),
         "bert": BertForMaskedLM(BertConfig(**size, intermediate_size=32, pad_token_id=0)),
         "gpt2": GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2, n_positions=64)),
+        "llama": LlamaForCausalLM(LlamaConfig(**size, intermediate_size=16, max_position_embeddings=64)),
+        "t5": T5ForConditionalGeneration(
+            T5Config(
+                vocab_size=len(tokenizer),
+                d_model=16,
+                d_kv=8,
+                d_ff=16,
+                num_layers=1,
+                num_heads=2,
+                decoder_start_token_id=0,
+            )
+        ),
     }
     for name, model in models.items():
         model.save_pretrained(folder / name)
@@ -186,6 +203,59 @@ def test_an_interrupted_run_goes_on_with_the_same_examples_only(
     assert finetune(examples, tmp_path, *flags, "--data.seed", 1, "--resume") == 2
     assert "data.seed was 0 and is 1" in capsys.readouterr().err
     assert finetune(examples, tmp_path, *flags, "--resume") == 0
+
+
+def test_a_run_goes_on_where_the_model_that_it_began_with_is_gone(
+    saved: Path, examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(saved / "bert", tmp_path / "base")
+    flags = ["--model.path", tmp_path / "base", "--training.schedule", "constant", "--training.eval_steps", 2]
+    flags += ["--training.max_steps"]
+    assert finetune(examples, tmp_path / "whole", *flags, 6) == 0
+    assert finetune(examples, tmp_path / "parts", *flags, 4) == 0
+    shutil.rmtree(tmp_path / "base")
+    assert finetune(examples, tmp_path / "parts", *flags, 6, "--resume") == 0
+    assert "going on from" in capsys.readouterr().out
+    states = [
+        AutoModelForSequenceClassification.from_pretrained(tmp_path / name / "model").state_dict()
+        for name in ("whole", "parts")
+    ]
+    for key, tensor in states[0].items():
+        torch.testing.assert_close(tensor, states[1][key], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "message"),
+    [
+        (
+            "multiple_choice",
+            "gpt2",
+            r"transformers has no AutoModelForMultipleChoice of 'gpt2': `attnkit import` makes",
+        ),
+        ("sequence_to_sequence", "gpt2", r"has no AutoModelForSeq2SeqLM of 'gpt2': give a model of another type"),
+        ("question_answering", "llama", r"\(it has none named transformer\.…\): `attnkit import` makes a model of it"),
+        ("sequence_to_sequence", "attnkit", r"is for architecture 'encoder-decoder', not 'decoder'$"),
+        ("classification", "t5", r"a t5 model takes no row of this task and tokenizer \(Each example must contain"),
+    ],
+)
+def test_a_model_without_the_head_of_a_task_is_one_line(
+    name: str, model: str, message: str, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {"text": f"the x {n}", "question": "x", "choices": ["a", "b"], "label": {"text": ["x"], "answer_start": [4]}}
+        for n in range(6)
+    ]
+    if name != "question_answering":
+        rows = [{**row, "label": str(n % 2)} for n, row in enumerate(rows)]
+    source = tmp_path / "rows.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    flags = ["--model.path", saved / model, "--task.name", name]
+    if name == "question_answering":
+        flags += ["--task.options.stride", 4]
+    assert finetune(source, tmp_path / "run", *flags) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(message, line)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
