@@ -63,6 +63,8 @@ class Task(ABC):
     usual_metrics: ClassVar[tuple[str, ...]]
     guess: ClassVar[str]
     """What the baseline predicts, in a few words, e.g. "majority class"."""
+    has_names: ClassVar[bool] = False
+    """Whether `task.label_names` can name its answers."""
     is_generated: ClassVar[bool] = False
     """Whether predictions are texts that the model writes."""
 
@@ -219,6 +221,10 @@ def make_task(task: TaskConfig, data: ExamplesConfig) -> Task:
     settings_of: dict[str, list[str]] = {}
     for it in made.fields().values():
         settings_of.setdefault(it.column, []).append(it.setting)
+    if task.label_names is not None and not made.has_names:
+        raise UsageError(f"task.label_names: task {task.name!r} has no names of labels: leave it out")
+    if task.text_pair_column is not None and not any("task.text_pair_column" in it for it in settings_of.values()):
+        raise UsageError(f"task.text_pair_column: task {task.name!r} reads no second text here: leave it out")
     for name, settings in settings_of.items():
         if len(settings) > 1:
             raise UsageError(f"{' and '.join(settings)} name the same column, {name!r}; give each its own")

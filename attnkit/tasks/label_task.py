@@ -19,6 +19,7 @@ class LabelTask(Task):  # abstract
 
     classes: list[str]
     num_classes_needed = 2
+    has_names = True
 
     @abstractmethod
     def labels_of(self, example: Example) -> Sequence[str]:

@@ -25,6 +25,7 @@ LIKELIHOOD = {"nats": NUMBER, "tokens": COUNT, "correct": COUNT}
 # What predictions of each kind of answer are, and what they are compared with.
 FEATURES: dict[str, tuple[Any, Any]] = {
     "label": (TEXT, TEXT),
+    "place": (TEXT, TEXT),
     "labels": (datasets.List(TEXT), datasets.List(TEXT)),
     "tags": (datasets.List(TEXT), datasets.List(TEXT)),
     "number": (NUMBER, NUMBER),

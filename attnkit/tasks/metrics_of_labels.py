@@ -16,9 +16,9 @@ MISSED = ""
 @final
 @named("accuracy")
 class Accuracy(MeanMetric):
-    """The part of the rows whose label, or whole set of labels, is predicted."""
+    """The part of the rows whose label, whole set of labels or right choice is predicted."""
 
-    judges = ("label", "labels")
+    judges = ("label", "labels", "place")
 
     def scores(self, predictions: Sequence[Any], references: Sequence[Any]) -> list[float]:
         return [float(said == true) for said, true in zip(predictions, references, strict=True)]

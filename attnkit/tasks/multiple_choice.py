@@ -22,7 +22,7 @@ class MultipleChoice(Task):
     """
 
     auto_class = AutoModelForMultipleChoice
-    judged = {"label": "prediction"}
+    judged = {"place": "prediction"}
     usual_metrics = ("accuracy",)
     guess = "the commonest place"
 

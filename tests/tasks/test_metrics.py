@@ -33,6 +33,7 @@ SPANS = [
 LIKELIHOODS = [[{"nats": float(n), "tokens": n, "correct": n - 1} for n in range(1, 9)], [""] * 8]
 ROWS = {
     "label": LABELS,
+    "place": LABELS,
     "labels": SETS,
     "number": NUMBERS,
     "tags": TAGS,
@@ -80,6 +81,7 @@ def f1_of_words(said: list[str], true: list[str]) -> float:
 
 THEIRS = {
     ("accuracy", "label"): lambda: sklearn.metrics.accuracy_score(*LABELS),
+    ("accuracy", "place"): lambda: sklearn.metrics.accuracy_score(*LABELS),
     ("accuracy", "labels"): lambda: sklearn.metrics.accuracy_score(*map(marked, SETS)),
     ("macro_f1", "label"): lambda: sklearn.metrics.f1_score(LABELS[1], LABELS[0], average="macro"),
     ("macro_f1", "labels"): lambda: sklearn.metrics.f1_score(marked(SETS[1]), marked(SETS[0]), average="macro"),

@@ -14,6 +14,7 @@ from attnkit.config.finetune_run import FinetuneRun
 from attnkit.config.load import load
 from attnkit.data.tokenizer import TokenizerConfig, train_tokenizer
 from attnkit.tasks import load_examples, make_task
+from attnkit.tasks.metrics import metrics
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "finetune"
 ONE, TWO = "The cat sat on the mat today.", "A dog ran away from the red house."
@@ -106,4 +107,10 @@ def test_the_page_names_every_task_and_its_metrics() -> None:
     page = (CONFIGS.parents[1] / "docs" / "finetuning.md").read_text(encoding="utf-8")
     for name, task in attnkit.tasks.tasks.items():
         row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
-        assert row.split("|")[3].strip() == ", ".join(task.usual_metrics)
+        usual, more = (cell.strip() for cell in row.split("|")[5:7])
+        assert usual == ", ".join(task.usual_metrics)
+        fit = {key for key, metric in metrics.items() if set(metric.judges) & task.judged.keys()}
+        named = set(more.replace("those of texts", "rouge1, rouge2, rougeL, chrf, rougeLsum, bleu").split(", ")) - {""}
+        assert named == fit - set(task.usual_metrics)
+        for setting, value in {"data.text_column": "text", "task.label_column": "label"}.items():
+            assert f"`{setting}` is `{value}`" in page.replace("\n", " ")

@@ -235,8 +235,22 @@ def class_names(run: Path) -> list[str]:
 def test_unknown_options_and_metrics_are_named(name: str) -> None:
     with pytest.raises(UsageError, match=r"task\.options: \w+ takes no option 'strid'"):
         make_task(TaskConfig(name=name, options={"strid": 3}), ExamplesConfig())
+    if name == "multiple_choice":
+        with pytest.raises(UsageError, match=r"task\.metrics: no metric 'macro_f1' for task 'multiple_choice'"):
+            make_task(TaskConfig(name=name, metrics=["macro_f1"]), ExamplesConfig())  # choices have no classes
     with pytest.raises(UsageError, match=rf"task\.metrics: no metric 'acuracy' for task '{name}': .*allowed"):
         make_task(TaskConfig(name=name, metrics=["acuracy"]), ExamplesConfig())
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_no_setting_of_a_task_is_left_unread(name: str) -> None:
+    settings = {"label_names": ["O", "B-x"], "text_pair_column": "pair"}
+    read = {"label_names": {"classification", "multi_label", "token_classification"}}
+    read["text_pair_column"] = {"classification", "multi_label", "regression", "multiple_choice", "instruction"}
+    for key, value in settings.items():
+        refused = pytest.raises(UsageError, match=rf"task\.{key}: task '{name}' .*: leave it out")
+        with nullcontext() if name in read[key] else refused:
+            make_task(TaskConfig(name=name, **{key: value}), ExamplesConfig())
 
 
 @pytest.mark.parametrize("name", ROWS)
