@@ -20,7 +20,7 @@ from attnkit.attention import Attention, Scorer, scorers
 from attnkit.attention.backends import BACKENDS, FASTEST_FIRST, eager_attention, obstacle
 from attnkit.attention.normalizers import normalizers
 from attnkit.attention.patterns import patterns
-from attnkit.models import AttnKitConfig, AttnKitForCausalLM
+from attnkit.models import AttnKitConfig, AttnKitForCausalLM, AttnKitForSeq2SeqLM
 
 NUM_TOKENS = 7
 WIDTH = 24
@@ -33,7 +33,7 @@ def check_scorer(scorer: type[Scorer], **options: Any) -> str:
     `without_gradient` why not; `reset_parameters` sets every parameter; every backend that takes the scorer computes
     what eager attention computes, in values and gradients; no influence of later tokens or of padding; output zero and
     a finite gradient for a query without keys; decoding with a cache = one pass; packed documents = separate ones;
-    padding on either side; saved and loaded, the same logits; one whole graph under torch.compile.
+    padding on either side, of a source too; saved and loaded, the same logits; one whole graph under torch.compile.
     """
     with registered(scorer) as name, without_bars():
         for layer_law in LAYER_LAWS:
@@ -190,13 +190,13 @@ def graph_is_whole(name: str, options: dict[str, Any]) -> None:
     same(compiled(sample_states()), layer(sample_states())[0], f"{name} under torch.compile")
 
 
-def build_model(**fields: Any) -> AttnKitForCausalLM:
+def build_model(model_class: Any = AttnKitForCausalLM, **fields: Any) -> Any:
     torch.manual_seed(0)
     num_layers = len(fields["layer_scorers"]) if "layer_scorers" in fields else 2
     sizes: dict[str, Any] = {"vocab_size": 40, "hidden_size": WIDTH, "num_attention_heads": 4}
     sizes["num_hidden_layers"] = num_layers
     config = AttnKitConfig(**sizes, num_key_value_heads=2, max_position_embeddings=32, pad_token_id=0, **fields)
-    return shaken(AttnKitForCausalLM(config).double()).eval()
+    return shaken(model_class(config).double()).eval()
 
 
 def sample_ids(num_tokens: int = 11) -> Tensor:
@@ -245,6 +245,23 @@ def padding_on_either_side(**fields: Any) -> None:
 
 
 @torch.no_grad()
+def padding_of_a_source(**fields: Any) -> None:
+    """A decoder writes of a source that is padded on its left or right what it writes of the source alone."""
+    own = {key: entries for key, entries in fields.items() if not key.startswith("layer_")}
+    model = build_model(AttnKitForSeq2SeqLM, architecture="encoder-decoder", decoder_start_token_id=1, **own)
+    ids, target, padding = sample_ids(6), sample_ids(5), torch.zeros(2, 3, dtype=torch.long)
+    greedy: dict[str, Any] = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None}
+    alone, written = model(ids, decoder_input_ids=target).logits, model.generate(ids, **greedy)
+    for side, padded in (("left", [padding, ids]), ("right", [ids, padding])):
+        given = {"input_ids": torch.cat(padded, dim=1)}
+        given["attention_mask"] = given["input_ids"].ne(0).long()
+        same(model(**given, decoder_input_ids=target).logits, alone, f"{fields}: padding on the {side} of a source")
+        assert torch.equal(model.generate(**given, **greedy), written), (
+            f"{fields}: padding on the {side} of a source changes what is generated"
+        )
+
+
+@torch.no_grad()
 def reload_equals_saved(**fields: Any) -> None:
     """A saved model comes back with the same logits, bit for bit, whatever the class is told about it."""
     model, ids = build_model(**fields), sample_ids()
@@ -282,6 +299,7 @@ MODEL_LAWS = (
     cache_equals_one_pass,
     packed_equals_separate,
     padding_on_either_side,
+    padding_of_a_source,
     reload_equals_saved,
     generation_equals_forward,
 )

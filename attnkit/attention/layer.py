@@ -107,6 +107,7 @@ class Attention(nn.Module):
         *,
         mask: Tensor | None = None,
         positions: Tensor | None = None,
+        source_positions: Tensor | None = None,
         rotation: tuple[Tensor, Tensor] | None = None,
         bias: Tensor | None = None,
         past: int | Tensor = 0,
@@ -118,10 +119,10 @@ class Attention(nn.Module):
         """[B, N, hidden] (and source [B, S, hidden]) -> [B, N, hidden] and, where the backend has them, the weights.
 
         `mask` is a padding mask [B, S], or boolean and broadcasts to [B, H, N, keys]; without one the layer's own
-        pattern and causality hold. `positions` [B, N] count from 0 where none are given. `rotation` and `bias`
-        [1, H, N, keys] are those of a position that the layers of a model share; `past` tokens are in the cache, which
-        holds mapped keys. `segments` [B, N] are token types, for a position that tells them apart. With a `second`
-        stream its outputs [B, P, hidden] come third.
+        pattern and causality hold. `positions` [B, N] and `source_positions` [B, S] count from 0 where none are given.
+        `rotation` and `bias` [1, H, N, keys] are those of a position that the layers of a model share; `past` tokens
+        are in the cache, which holds mapped keys. `segments` [B, N] are token types, for a position that tells them
+        apart. With a `second` stream its outputs [B, P, hidden] come third.
         """
         positions = past + count_positions(states) if positions is None else positions
         if mask is None or (isinstance(mask, Tensor) and mask.ndim == 2):
@@ -130,7 +131,7 @@ class Attention(nn.Module):
         if source is None:
             key, value = self.self_keys(states, positions, rotation, cache, segments)
         else:
-            key, value = self.source_keys(source, cache)
+            key, value = self.source_keys(source, source_positions, cache)
         shared = {"rotation": rotation, "bias": bias, "past": past, "backend": backend}
         output, weights = self.attend(states, key, value, mask, positions, segments, **shared)
         if second is None:
@@ -206,13 +207,15 @@ class Attention(nn.Module):
         own = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
         return own.update(key, value, self.layer_idx)
 
-    def source_keys(self, source: Tensor, cache: EncoderDecoderCache | None) -> tuple[Tensor, Tensor]:
+    def source_keys(
+        self, source: Tensor, positions: Tensor | None, cache: EncoderDecoderCache | None
+    ) -> tuple[Tensor, Tensor]:
         """Mapped keys and values of the source tokens, computed once for a generated sequence."""
         if cache is not None and cache.is_updated.get(self.layer_idx):
             layer = cache.cross_attention_cache.layers[self.layer_idx]
             return layer.keys, layer.values
         key, value = self.project(source)
-        key = self.map_key(key, count_positions(source))
+        key = self.map_key(key, count_positions(source) if positions is None else positions)
         if cache is not None:
             key, value = cache.cross_attention_cache.update(key, value, self.layer_idx)
             cache.is_updated[self.layer_idx] = True

@@ -136,6 +136,7 @@ class Block(GradientCheckpointingLayer):
         past: int | Tensor,
         mask: Tensor | None,
         source_mask: Tensor | None = None,
+        source_positions: Tensor | None = None,
         cache: Cache | None,
         backend: Backend,
     ) -> Tensor | tuple[Tensor, Tensor]:
@@ -164,6 +165,7 @@ class Block(GradientCheckpointingLayer):
                 self.cross_attention_residual.enter(block_input if self.parallel else states),
                 source,
                 positions=positions,
+                source_positions=source_positions,
                 mask=source_mask,
                 cache=cache,
                 backend=backend,

@@ -122,7 +122,8 @@ class AttnKitConfig(PreTrainedConfig):
     parallel_residual: bool = False
     """All parts of a block read its input, rather than each the sum before it."""
     embedding_scale: float | int = 1.0
-    """Factor of the token embeddings."""
+    """Factor of the token embeddings; vectors given in their place enter as they are, but for those of the decoder of
+    an `encoder-decoder`, which get the factor too."""
     residual_scale: float | int = 1.0
     """Factor of what a part of a block adds."""
     output_scale: float | int = 1.0

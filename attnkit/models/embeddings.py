@@ -26,9 +26,14 @@ def build_position(config: AttnKitConfig, name: str, *, causal: bool) -> Positio
 
 
 class Embeddings(nn.Module):
-    """Token, position and token-type vectors, summed."""
+    """Token, position and token-type vectors, summed.
 
-    def __init__(self, config: AttnKitConfig, *, type_vocab_size: int, causal: bool) -> None:
+    `scales_given`: the factor of token vectors is also that of vectors which are given in place of ids.
+    """
+
+    def __init__(
+        self, config: AttnKitConfig, *, type_vocab_size: int, causal: bool, scales_given: bool = False
+    ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
         self.types = nn.Embedding(type_vocab_size, config.hidden_size) if type_vocab_size else None
@@ -37,13 +42,17 @@ class Embeddings(nn.Module):
         self.position = build_position(config, own, causal=causal)
         self.relative_types = bool((config.position_options or {}).get("segments"))  # they enter in the score
         self.scale = config.embedding_scale
+        self.scales_given = scales_given
         self.norm = build_norm(config) if config.embedding_norm else None
         self.dropout = nn.Dropout(config.embedding_dropout)
 
+    def token_vectors(self, ids: Tensor | None, given: Tensor | None) -> Tensor:
+        """Ids [B, N], or vectors [B, N, hidden_size] in their place -> [B, N, hidden_size]."""
+        states = self.tokens(ids) if given is None else given
+        return states * self.scale if self.scale != 1 and (given is None or self.scales_given) else states
+
     def forward(self, states: Tensor, position_ids: Tensor, token_type_ids: Tensor | None) -> Tensor:
         """Token vectors [B, N, hidden_size] and positions [B, N] -> [B, N, hidden_size]."""
-        if self.scale != 1:
-            states = states * self.scale
         if self.types is not None:
             types = torch.zeros_like(position_ids) if token_type_ids is None else token_type_ids
             states = states + self.types(types)

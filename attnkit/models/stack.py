@@ -149,7 +149,9 @@ class Stack(AttnKitPreTrainedModel):
         self.cross = cross
         self.first_layer = first_layer
         sizes = config.get_text_config(decoder=cross)
-        self.embeddings = Embeddings(sizes, type_vocab_size=0 if cross else config.type_vocab_size, causal=causal)
+        # Vectors given in place of ids: as Marian has it in transformers, the one model with this factor.
+        num_types = 0 if cross else config.type_vocab_size
+        self.embeddings = Embeddings(sizes, type_vocab_size=num_types, causal=causal, scales_given=cross)
         self.layers = nn.ModuleList(
             Block(sizes, layer_idx=layer_idx, depth=first_layer + layer_idx, causal=causal, cross=cross)
             for layer_idx in range(num_layers)
@@ -209,13 +211,13 @@ class Stack(AttnKitPreTrainedModel):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         if self.cross != (encoder_hidden_states is not None):
             raise ValueError("only a decoder of an encoder-decoder takes encoder_hidden_states, and it needs them")
-        states = self.embeddings.tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        states = self.embeddings.token_vectors(input_ids, inputs_embeds)
         cache = self.start_cache(use_cache) if cache is None else cache
         past = count_past(cache)
         documents = find_documents(position_ids, attention_mask) if may_pack(position_ids, past) else None
         if position_ids is None:
             position_ids = self.count_positions(states, attention_mask, input_ids, past)
-        self.check_length(past, states)
+        self.check_length(past, states, encoder_hidden_states)
         # Only eager attention has the weights, so a call that asks for them is computed by it.
         wants_weights = bool(kwargs.get("output_attentions", self.config.output_attentions))
         backend_name = "eager" if wants_weights else self.config._attn_implementation
@@ -236,6 +238,7 @@ class Stack(AttnKitPreTrainedModel):
             rotation=self.embeddings.position.rotation(position_ids),
             past=past,
             source_mask=self.source_mask(backend_name, states, encoder_hidden_states, encoder_attention_mask),
+            source_positions=self.count_source(encoder_attention_mask),
             cache=cache,
             backend=ALL_ATTENTION_FUNCTIONS.get_interface(backend_name, eager_attention),
         )
@@ -354,19 +357,36 @@ class Stack(AttnKitPreTrainedModel):
             return (torch.arange(num_tokens, device=states.device) + past).expand(states.shape[0], -1)
         # The attention mask covers past tokens too, and those to come where there is a static cache.
         columns = past + torch.arange(num_tokens, device=states.device)
-        return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, columns]
+        return count_attended(attention_mask)[:, columns]
 
-    def check_length(self, past: int | Tensor, states: Tensor) -> None:
+    def count_source(self, padding: Tensor | None) -> Tensor | None:
+        """Positions [B, S] of the source's tokens, for scorers of cross attention that know where a key stands; None
+        where they are the places in the row. The source's ids are not at hand: what they would say, its mask does."""
+        if self.config.position_counting == "all" or padding is None or padding.ndim != 2:
+            return None
+        return count_attended(padding)
+
+    def check_length(self, past: int | Tensor, states: Tensor, source: Tensor | None) -> None:
         """Refuse more tokens than the position, or a scorer that knows positions, has parameters for."""
         layers: Any = self.layers
-        parts = {f"position {self.config.position!r}": self.embeddings.position.max_trained}
-        parts |= {type(layer.attention.scorer).__name__: layer.attention.scorer.max_trained for layer in layers}
-        for name, limit in parts.items():
-            if limit is not None and isinstance(past, int) and past + states.shape[1] > limit:
+        num_tokens = past + states.shape[1] if isinstance(past, int) else 0  # how full a static cache is, it checks
+        parts = [(f"position {self.config.position!r}", self.embeddings.position.max_trained, num_tokens)]
+        parts += [(type(it.attention.scorer).__name__, it.attention.scorer.max_trained, num_tokens) for it in layers]
+        if source is not None:
+            longest = max(num_tokens, source.shape[1])
+            scorers = [layer.cross_attention.scorer for layer in layers]
+            parts += [(f"cross attention's {type(it).__name__}", it.max_trained, longest) for it in scorers]
+        for name, limit, length in parts:
+            if limit is not None and length > limit:
                 raise UsageError(
-                    f"{past + states.shape[1]} tokens, but {name} has {limit} positions: raise "
+                    f"{length} tokens, but {name} has {limit} positions: raise "
                     "max_position_embeddings, or shorten the input"
                 )
+
+
+def count_attended(mask: Tensor) -> Tensor:
+    """Positions [B, N] that count the tokens which a mask keeps."""
+    return (mask.long().cumsum(-1) - 1).clamp(min=0)
 
 
 def count_past(cache: Cache | None) -> int | Tensor:

@@ -105,10 +105,11 @@ def rescale(name: str, attention: Attention, config: AttnKitConfig, *, ratio: fl
 def score_difference(before: Attention, after: Attention) -> float:
     """Spread of the difference of two attentions' scores, over the spread of the first's."""
     generator = torch.Generator().manual_seed(0)
-    width = before.q_proj.in_features
-    states = torch.randn(1, 64, width, generator=generator).to(before.q_proj.weight)
+    width, num_states = before.q_proj.in_features, min(64, before.scorer.max_positions)
+    states = torch.randn(1, num_states, width, generator=generator).to(before.q_proj.weight)
     one, other = (centred_scores(attention, attention.scorer, states) for attention in (before, after))
-    return ((one - other).std() / one.std().clamp(min=torch.finfo(one.dtype).tiny)).item()
+    spread = one.std(correction=0).clamp(min=torch.finfo(one.dtype).tiny)
+    return ((one - other).std(correction=0) / spread).item()
 
 
 def centred_scores(attention: Attention, scorer: Scorer, states: Tensor) -> Tensor:

@@ -284,3 +284,13 @@ def test_mistakes_are_named() -> None:
         AttnKitModel(configure("encoder"))()
     with pytest.raises(UsageError, match="33 tokens, but position 'learned' has 32 positions"):
         AttnKitModel(configure("encoder", position="learned"))(input_ids=torch.ones(1, 33, dtype=torch.long))
+
+
+def test_a_source_longer_than_cross_attention_has_positions_for_is_refused() -> None:
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 20, "position": "none"}
+    config = AttnKitConfig(
+        **sizes, architecture="encoder-decoder", cross_scorer="static", max_position_embeddings=4, pad_token_id=0
+    )
+    ids = torch.randint(1, 20, (1, 5))
+    with pytest.raises(UsageError, match="5 tokens, but cross attention's Static has 4 positions: raise max_position_"):
+        AttnKitForSeq2SeqLM(config)(ids, decoder_input_ids=ids[:, :2])

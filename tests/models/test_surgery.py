@@ -109,3 +109,11 @@ def test_the_original_is_left_alone() -> None:
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
     replace_scorer(model, "multiplicative")
     assert all(torch.equal(before[key], tensor) for key, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", sorted(scorers))
+@pytest.mark.parametrize("num_positions", [1, 7])
+def test_a_model_of_few_positions_gets_another_scorer(name: str, num_positions: int) -> None:
+    model = AttnKitForCausalLM(AttnKitConfig(**SIZES, position="none", max_position_embeddings=num_positions))
+    _, change = replace_scorer(model, name)
+    assert all(difference >= 0 for difference in change.score_difference.values())
