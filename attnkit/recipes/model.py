@@ -55,10 +55,10 @@ def build_model(
     changes = {name: value for name, value in asdict(model).items() if name != "path" and value is not None}
     if model.path is not None:
         newest = newest_complete(Path(training.output_dir) / CHECKPOINTS) if training.resume else None
-        if newest is None or not (newest / "config.json").is_file():
-            built = load_model(model.path, auto_class=auto_class, changes=changes, head=head)
-        else:
+        if newest is not None and (newest / "config.json").is_file():
             built = auto_class.from_config(load_config(str(newest), auto_class=auto_class, named=str(newest)))
+        else:
+            built = load_model(model.path, auto_class=auto_class, changes=changes, head=head)
         check_fit(built.config, tokenizer, sequence_length=sequence_length)
         return built
     config = fresh_config(changes, tokenizer, sequence_length=sequence_length, head=head or {})

@@ -84,9 +84,13 @@ def adapt(model: PreTrainedModel, adapter: AdapterConfig, *, new_head: bool) -> 
         with warnings.catch_warnings():
             # PEFT asks for an attribute that transformers has renamed.
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
-            return get_peft_model(model, config_class(**options))
+            adapted = get_peft_model(model, config_class(**options))
     except (ValueError, TypeError) as error:
         raise UsageError(f"adapter.options: {str(error).splitlines()[0]}") from error
+    factors = [vars(part).get("scaling") for part in adapted.modules()]
+    if any(isinstance(factor, dict) and 0 in factor.values() for factor in factors):
+        raise UsageError(f"adapter.options: {adapter.options} multiply the adapter by 0, so that it learns nothing")
+    return adapted
 
 
 def check_parts(model: PreTrainedModel, adapter: AdapterConfig) -> None:
