@@ -17,10 +17,12 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
 from attnkit.attention import Attention, Scorer, scorers
-from attnkit.attention.backends import BACKENDS, FASTEST_FIRST, eager_attention, obstacle
+from attnkit.attention.backends import BACKENDS, eager_attention
+from attnkit.attention.choice import FASTEST_FIRST, obstacle
 from attnkit.attention.normalizers import normalizers
 from attnkit.attention.patterns import patterns
-from attnkit.models import AttnKitConfig, AttnKitForCausalLM, AttnKitForSeq2SeqLM
+from attnkit.models.configuration_attnkit import AttnKitConfig
+from attnkit.models.language import AttnKitForCausalLM, AttnKitForSeq2SeqLM
 
 NUM_TOKENS = 7
 WIDTH = 24

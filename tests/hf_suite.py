@@ -21,8 +21,7 @@ from typing import Any
 import torch
 from transformers.models.auto import modeling_auto
 
-from attnkit.models import (
-    AUTO_CLASSES,
+from attnkit import (
     AttnKitConfig,
     AttnKitForCausalLM,
     AttnKitForMaskedLM,
@@ -34,6 +33,7 @@ from attnkit.models import (
     AttnKitForTokenClassification,
     AttnKitModel,
 )
+from attnkit.models.auto import AUTO_CLASSES
 
 SCORERS = ("scaled_dot", "gaussian", "additive")
 FOLDER = tempfile.TemporaryDirectory(prefix="transformers-tests-", ignore_cleanup_errors=True)

@@ -16,9 +16,7 @@ from transformers import AttentionInterface
 from transformers.integrations.flex_attention import flex_attention_forward
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from attnkit.attention.normalizers import Normalizer
 from attnkit.attention.pairwise import tiled_attention
-from attnkit.attention.patterns import Pattern, WeighingPattern
 from attnkit.attention.scorers.base import PairwiseScorer, Scorer, repeat_heads, scaled_pair
 from attnkit.errors import UsageError
 
@@ -292,30 +290,3 @@ BACKENDS["sdpa"] = fused(sdpa_attention_forward)
 BACKENDS["flex_attention"] = fused(flex_attention_forward)
 BACKENDS["pairwise"] = pairwise_attention
 AttentionInterface.register("pairwise", pairwise_attention)  # so that transformers accepts the name
-
-
-FASTEST_FIRST = ("sdpa", "pairwise", "eager")  # of the backends that run on every device
-
-
-def obstacle(backend: str, *, scorer: type[Scorer], normalizer: type[Normalizer], pattern: type[Pattern]) -> str | None:
-    """Why a backend cannot compute a layer of these parts; None where it can."""
-    if backend == "eager":
-        return None
-    if backend.startswith("paged|"):
-        return (
-            f"{backend!r} leaves out biases, sinks and patterns, and its cache takes keys of the heads' own width only"
-        )
-    if issubclass(pattern, WeighingPattern):
-        return f"{pattern.__name__} changes the weights after softmax"
-    if not normalizer.fused:
-        return f"{normalizer.__name__} weights are not those of softmax"
-    if backend == "pairwise":
-        return None
-    if issubclass(scorer, PairwiseScorer):
-        return f"{scorer.__name__} scores are no dot product"
-    if "flex" in backend and normalizer.sink is not Normalizer.sink:
-        return f"{normalizer.__name__} needs an extra key, which a block mask has no place for"
-    if "flash" in backend:
-        # Its kernels take a padding mask and a causal flag: whatever else a layer's mask says would be left out.
-        return f"{backend!r} knows causality and padding only, and the masks of attnkit say more"
-    return None

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 
 from attnkit.attention.backends import Backend, eager_attention
+from attnkit.attention.masks import build_mask
 from attnkit.attention.normalizers import normalizers
-from attnkit.attention.patterns import WeighingPattern, build_mask, patterns, shape_of_pattern
+from attnkit.attention.patterns import WeighingPattern, patterns, shape_of_pattern
 from attnkit.attention.positions import positions as position_kinds
 from attnkit.attention.positions import rotate
 from attnkit.attention.scorers import PairwiseScorer, scorers

@@ -1,4 +1,4 @@
-"""Which queries may meet which keys: patterns as mask functions, and the mask that a backend needs."""
+"""Which queries may meet which keys: patterns as mask functions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -6,19 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import initialization as init
-from transformers.cache_utils import Cache
-from transformers.masking_utils import AttentionMaskInterface, and_masks, causal_mask_function, sdpa_mask
 
 from attnkit.errors import at_least
 from attnkit.registry import Registry
 
 MaskFunction = Callable[..., Any]  # (batch, head, query, key) indices that broadcast -> bool
-
-MASKS = AttentionMaskInterface()
-MASKS["eager"] = sdpa_mask  # booleans, as for sdpa: a sum of very negative numbers could not tell an empty row
-MASKS["pairwise"] = sdpa_mask
 
 
 class Pattern(nn.Module, ABC):
@@ -236,106 +229,3 @@ class LocalP(WeighingPattern):
         place = torch.sigmoid(torch.tanh(query @ self.weight) @ self.vector[..., None])  # [B, H, Q, 1]
         distance = key_positions - (num_allowed - 1).clamp(min=0) * place
         return torch.exp(-2.0 * (distance / self.window).square())
-
-
-def same_document(documents: Tensor) -> MaskFunction:
-    """Only tokens of one document [B, N] may meet."""
-
-    def allowed(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return documents[batch, query] == documents[batch, key]
-
-    return allowed
-
-
-def other_token(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """No token meets itself (Kitaev 2020, section 2)."""
-    return query != key
-
-
-def at_positions(pattern: MaskFunction, positions: Tensor) -> MaskFunction:
-    """A pattern over the positions [B, N] of tokens, as one over their places in the row."""
-
-    def allowed(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return pattern(batch, head, positions[batch, query], positions[batch, key])
-
-    return allowed
-
-
-def find_documents(position_ids: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:
-    """Number the documents of packed rows [B, N]: one starts where a position does not follow the one before.
-
-    Padding is no document: position ids around it may be anything. None where every row is one document.
-    """
-    if position_ids is None or position_ids.shape[-1] == 1:
-        return None
-    starts = torch.diff(position_ids, dim=-1) != 1
-    if attention_mask is not None and attention_mask.ndim == 2:
-        real = attention_mask[:, : position_ids.shape[-1]].bool()
-        starts = starts & real[:, 1:] & real[:, :-1]
-    if not torch.compiler.is_compiling() and not starts.any():
-        return None
-    return F.pad(starts.cumsum(-1), (1, 0))
-
-
-def build_mask(
-    backend: str,
-    *,
-    states: Tensor,
-    attention_mask: Tensor | None,
-    causal: bool,
-    pattern: Pattern | None = None,
-    attend_to_self: bool = True,
-    position_ids: Tensor | None = None,
-    documents: Tensor | None = None,
-    cache: Cache | None = None,
-    num_keys: int | None = None,
-) -> Tensor | None:
-    """The mask of a layer in the form that `backend` takes.
-
-    states [B, N, D] are the queries' tokens, `position_ids` [B, N] theirs where rows are packed; `attention_mask` is
-    the usual padding mask [B, keys], or a mask [B, H, Q, K] that is used as it is; `num_keys` is for cross attention.
-    None where the backend's own causal flag, or no mask at all, says the same.
-    """
-    if attention_mask is not None and attention_mask.ndim == 4:
-        return attention_mask
-    batch_size, num_queries, device = states.shape[0], states.shape[1], states.device
-    query_offset, key_offset, num_keys = 0, 0, num_queries if num_keys is None else num_keys
-    if cache is not None:
-        query_offset = cache.get_query_offset()
-        num_keys, key_offset = cache.get_mask_sizes(num_queries, 0)
-    functions: list[MaskFunction] = [causal_mask_function if causal else Full()]
-    if pattern is not None and not isinstance(pattern, Full | LocalP):
-        positions = pattern_positions(attention_mask, position_ids, documents, key_offset + num_keys)
-        functions.append(pattern if positions is None else at_positions(pattern, positions))
-    if not attend_to_self:
-        functions.append(other_token)
-    if documents is not None:
-        documents = F.pad(documents, (0, max(0, num_keys - documents.shape[-1])), value=-1)  # of a cache, still empty
-        functions.append(same_document(documents.expand(batch_size, -1)))
-    plain = len(functions) == 1
-    return MASKS[backend](
-        batch_size=batch_size,
-        q_length=num_queries,
-        kv_length=num_keys,
-        q_offset=query_offset,
-        kv_offset=key_offset,
-        mask_function=and_masks(*functions),
-        attention_mask=None if attention_mask is None else attention_mask.to(device=device, dtype=torch.bool),
-        allow_is_causal_skip=plain and causal and not (cache and cache.is_compileable and num_queries == 1),
-        allow_is_bidirectional_skip=plain and not causal,
-        dtype=states.dtype,
-        device=device,
-        use_vmap=False,
-    )
-
-
-def pattern_positions(
-    attention_mask: Tensor | None, position_ids: Tensor | None, documents: Tensor | None, num_keys: int
-) -> Tensor | None:
-    """The position [B, keys] of every token as its document counts it; None where it is the place in the row."""
-    if documents is not None and position_ids is not None:
-        return position_ids.expand(documents.shape[0], -1)
-    if attention_mask is None:
-        return None
-    positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
-    return F.pad(positions, (0, max(0, num_keys - positions.shape[-1])))

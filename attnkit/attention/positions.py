@@ -218,15 +218,15 @@ class Rope(Position):
 
     def frequencies(self, num_positions: int | Tensor) -> tuple[Tensor, float]:
         """Angle per position [head_dim / 2] for a text of `num_positions`, and a factor on cosines and sines."""
+        device = num_positions.device if isinstance(num_positions, Tensor) else torch.device("cpu")
         if self.scaling == "default":
-            even = torch.arange(0, self.head_dim, 2, dtype=torch.float32)
+            even = torch.arange(0, self.head_dim, 2, dtype=torch.float32, device=device)
             return 1 / self.base ** (even / self.head_dim), 1.0
         config = PreTrainedConfig()
         config.hidden_size, config.num_attention_heads = self.head_dim, 1
         config.head_dim, config.max_position_embeddings = self.head_dim, self.max_positions
         parameters = {"rope_type": self.scaling, "rope_theta": self.base, "factor": self.factor}
         config.rope_parameters = parameters | self.options
-        device = num_positions.device if isinstance(num_positions, Tensor) else torch.device("cpu")
         with device:  # these functions move a tensor, which one without memory cannot
             return ROPE_INIT_FUNCTIONS[self.scaling](config, device=device, seq_len=num_positions)
 

@@ -15,7 +15,7 @@ from attnkit.data.documents import Document
 from attnkit.data.packing import Packing, TokenizedTexts
 from attnkit.errors import UsageError
 
-PORTION = 2**19  # characters of text that are tokenized together: enough for several threads, and small in memory
+PORTION = 2**18  # characters of text that are tokenized together: enough for several threads, and small in memory
 
 
 @dataclass(frozen=True, kw_only=True)

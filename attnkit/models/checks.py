@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from transformers.activations import ACT2FN
 
 from attnkit.attention import normalizers, patterns, positions, scorers
-from attnkit.attention.backends import FASTEST_FIRST, obstacle
+from attnkit.attention.choice import FASTEST_FIRST, obstacle
 from attnkit.attention.patterns import shape_of_pattern
 from attnkit.attention.trial import check_part
 from attnkit.errors import UsageError, nearest

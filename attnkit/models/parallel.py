@@ -4,38 +4,16 @@ Heads are divided: the projections of queries, keys and values by columns, the o
 parameters of a scorer, which has one set per head.
 """
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import nn
-from torch.distributed.tensor import Shard, distribute_tensor
-from transformers.distributed.parallel_utils import ALL_PARALLEL_STYLES, _use_local_dtensor_params
-from transformers.distributed.tensor_parallel import TensorParallelLayer
 
 from attnkit.attention import PairwiseScorer, Position, normalizers, patterns, positions, scorers
 from attnkit.attention.normalizers import Normalizer
 from attnkit.attention.patterns import WeighingPattern
 
 PER_HEAD = "attnkit_per_head"
-
-
-class PerHead(TensorParallelLayer):
-    """An attention layer whose scorer has parameters with heads first: each process has those of its own heads."""
-
-    def shard_param(self, module: nn.Module, param: str, mesh: Any) -> None:
-        whole = module._parameters[param]
-        local = distribute_tensor(whole, mesh, [Shard(0)], src_data_rank=None)
-        module._parameters[param] = nn.Parameter(local, requires_grad=whole.requires_grad)
-
-    @contextlib.contextmanager
-    def context_around_forward(self, module: nn.Module, mesh: Any) -> Iterator[None]:
-        with _use_local_dtensor_params(module.scorer):
-            yield
-
-
-ALL_PARALLEL_STYLES.register(PER_HEAD, PerHead())
+"""The style of `per_head.PerHead`."""
 
 
 def stacks_of(config: Any) -> list[str]:

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.distributed import DistributedConfig
+from transformers.distributed.parallel_utils import ALL_PARALLEL_STYLES
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import merge_with_config_defaults
@@ -23,10 +24,11 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from attnkit.attention import Attention, Normalizer, Pattern, Position, Scorer
 from attnkit.attention.backends import BACKENDS as ALL_ATTENTION_FUNCTIONS
-from attnkit.attention.backends import FASTEST_FIRST, eager_attention
+from attnkit.attention.backends import eager_attention
+from attnkit.attention.choice import FASTEST_FIRST
 from attnkit.attention.layer import SecondStream
+from attnkit.attention.masks import build_mask, find_documents
 from attnkit.attention.normalizers import Stochastic
-from attnkit.attention.patterns import build_mask, find_documents
 from attnkit.errors import UsageError, nearest
 from attnkit.models.blocks import Block, build_norm
 from attnkit.models.card import write_card
@@ -34,10 +36,12 @@ from attnkit.models.checks import backend_problems, common_backend, obstacles
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.models.embeddings import Embeddings
 from attnkit.models.loss import loss_with_policy
-from attnkit.models.parallel import tensor_obstacle
+from attnkit.models.parallel import PER_HEAD, tensor_obstacle
+from attnkit.models.per_head import PerHead
 from attnkit.models.two_streams import permute, rows_of, see_self, targets_of
 
 logger = logging.getLogger(__name__)
+ALL_PARALLEL_STYLES.register(PER_HEAD, PerHead())
 renamed_cache = deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
 
 

@@ -8,8 +8,8 @@ from transformers import PreTrainedModel
 
 from attnkit.config.finetune_run import FinetuneRun
 from attnkit.config.runs import PretrainRun
-from attnkit.models import AttnKitConfig
 from attnkit.models.card import CARD, training_section, write_card
+from attnkit.models.configuration_attnkit import AttnKitConfig
 
 NOT_TOLD = {"model", "scorer", "sample", "loss_curve"}  # of a summary: where things lie, and what the card says itself
 

@@ -8,8 +8,10 @@ from attnkit.data.tokenizer import load_tokenizer
 from attnkit.errors import UsageError
 from attnkit.files.disk import filling, is_free
 from attnkit.files.text import read_json
-from attnkit.models import AUTO_CLASSES, AttnKitForPermutationLM, from_hf, to_hf
+from attnkit.models.auto import AUTO_CLASSES
 from attnkit.models.card import read_training
+from attnkit.models.convert import from_hf, to_hf
+from attnkit.models.permutation import AttnKitForPermutationLM
 from attnkit.models.remote_code import save_with_code
 from attnkit.recipes.model import load_model
 from attnkit.recipes.saved import find_tokenizer, holds_tokenizer, model_path, tokenizer_of

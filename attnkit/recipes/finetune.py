@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from attnkit.config.finetune_run import FinetuneRun
 from attnkit.data.tokenizer import load_tokenizer, train_tokenizer
 from attnkit.errors import UsageError, first_line, nearest
-from attnkit.models import AttnKitConfig
+from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.models.loss import IGNORED
 from attnkit.recipes import manifest
 from attnkit.recipes.folder import (

@@ -19,7 +19,7 @@ from attnkit.errors import UsageError
 from attnkit.files.disk import check_free, claim, filling, replacing, seal
 from attnkit.files.hub import open_repository, upload
 from attnkit.files.saved import CHECKPOINTS, CONFIG, MODEL
-from attnkit.models import AttnKitConfig
+from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.recipes import manifest
 from attnkit.recipes.card import write_run_card
 from attnkit.recipes.inputs import absolute_data, is_path

@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from attnkit.errors import UsageError, seed_problems
-from attnkit.models import AttnKitConfig
+from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.recipes.model import load_model
 from attnkit.recipes.saved import tokenizer_of
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from attnkit.errors import UsageError, batch_problems
 from attnkit.files.disk import replacing
-from attnkit.models import AttnKitConfig
+from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.tasks import Answer, Example, Task
 from attnkit.tasks.rows import Row
 from attnkit.training.evaluation import read_rows

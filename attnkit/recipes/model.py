@@ -15,8 +15,8 @@ from attnkit.config.runs import ModelConfig
 from attnkit.errors import UsageError, first_line
 from attnkit.files.hub import require_repository
 from attnkit.files.saved import CHECKPOINTS
-from attnkit.models import AUTO_CLASSES, AttnKitConfig
-from attnkit.models.configuration_attnkit import make_config
+from attnkit.models.auto import AUTO_CLASSES
+from attnkit.models.configuration_attnkit import AttnKitConfig, make_config
 from attnkit.models.convert import FORMATS
 from attnkit.models.labels import LabelModel
 from attnkit.recipes.saved import model_path

@@ -15,7 +15,7 @@ from attnkit.config.runs import PretrainRun
 from attnkit.data.documents import Documents
 from attnkit.data.objectives import Objective, objectives
 from attnkit.errors import UsageError
-from attnkit.models import AttnKitConfig
+from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.recipes import manifest
 from attnkit.recipes.folder import (
     LOSS_CURVE,

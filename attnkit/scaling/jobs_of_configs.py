@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from attnkit.errors import UsageError
-from attnkit.models import AttnKitConfig
-from attnkit.models.configuration_attnkit import make_config
+from attnkit.models.configuration_attnkit import AttnKitConfig, make_config
 from attnkit.scaling.audit import SMALLEST_GPT_2, audit
 from attnkit.scaling.calibrate import calibrate
 from attnkit.scaling.choices import Rule, Sharding

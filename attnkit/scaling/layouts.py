@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from attnkit.errors import UsageError
-from attnkit.models import AttnKitConfig
+from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.scaling.choices import Recompute, Sharding
 from attnkit.scaling.hardware import CPU_RUNTIME
 from attnkit.scaling.memory import Layout, MemoryEstimate, Traced, Workload, trace_memory

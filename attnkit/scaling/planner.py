@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 
 from attnkit.errors import UsageError, check_count, check_number, nearest
-from attnkit.models import AttnKitConfig
 from attnkit.models.checks import common_backend
+from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.scaling.budget import read_budget
 from attnkit.scaling.choices import DEFAULT_LAW, Optimizer, Precision
 from attnkit.scaling.division import Asked, size_and_tokens, tokens_of_model

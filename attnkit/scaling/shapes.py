@@ -5,8 +5,7 @@ from bisect import bisect_left
 from typing import Any, Literal
 
 from attnkit.errors import UsageError
-from attnkit.models import AttnKitConfig
-from attnkit.models.configuration_attnkit import make_config
+from attnkit.models.configuration_attnkit import AttnKitConfig, make_config
 from attnkit.scaling.parameters import count_parameters
 
 WIDTH_PER_LAYER = 96

@@ -28,9 +28,10 @@ from attnkit.errors import UsageError, first_line, nearest
 from attnkit.files import strict_yaml
 from attnkit.files.hub import require_repository
 from attnkit.files.saved import import_parts, imports_of, remembered_imports
-from attnkit.models import AUTO_CLASSES, AttnKitConfig, AttnKitForPermutationLM
-from attnkit.models.configuration_attnkit import make_config
+from attnkit.models.auto import AUTO_CLASSES
+from attnkit.models.configuration_attnkit import AttnKitConfig, make_config
 from attnkit.models.language import LanguageModel
+from attnkit.models.permutation import AttnKitForPermutationLM
 
 HEADS: dict[str, Any] = {
     "none": AutoModel,

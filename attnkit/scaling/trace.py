@@ -24,10 +24,10 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from attnkit.attention import Attention
 from attnkit.attention.backends import eager_attention
 from attnkit.attention.pairwise import inside_compiled_tile
-from attnkit.models import AttnKitForPermutationLM
 from attnkit.models.blocks import FeedForward
 from attnkit.models.language import LanguageModel, minimising
 from attnkit.models.loss import TokenLoss
+from attnkit.models.permutation import AttnKitForPermutationLM
 from attnkit.scaling.choices import Logits, Recompute
 from attnkit.scaling.measured import without_values
 from attnkit.scaling.subject import Subject

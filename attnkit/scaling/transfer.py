@@ -28,8 +28,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from attnkit.errors import UsageError, check_count, nearest
-from attnkit.models import AttnKitConfig, AttnKitForCausalLM
 from attnkit.models.blocks import Block
+from attnkit.models.configuration_attnkit import AttnKitConfig
+from attnkit.models.language import AttnKitForCausalLM
 from attnkit.scaling.choices import Rule
 from attnkit.scaling.subject import MOST_LAYERS
 

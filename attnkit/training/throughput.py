@@ -6,7 +6,7 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from attnkit.models import AUTO_CLASSES
+from attnkit.models.auto import AUTO_CLASSES
 from attnkit.scaling.flops import count_flops
 from attnkit.scaling.hardware import device_called
 from attnkit.scaling.subject import HEADS

@@ -32,7 +32,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from attnkit.models import AttnKitConfig, AttnKitForCausalLM, AttnKitForMaskedLM
+from attnkit import AttnKitConfig, AttnKitForCausalLM, AttnKitForMaskedLM
 from attnkit.models.language import minimising
 from attnkit.models.loss import IGNORED, TokenLoss
 from attnkit.training.launch import make_accelerator

@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,38 @@ def test_a_run_on_prepared_rows_is_the_run_without(common: list, rows: Path, tmp
     code, said, _ = cli("evaluate", tmp_path / "prepared")
     assert code == 0
     assert f"{prepared['held_out']['loss']:.3f} nats/token" in said[1]
+
+
+PROGRAM = """
+import sys
+from attnkit.cli import main
+
+code = main()
+print(*sys.modules, file=sys.stderr)
+sys.exit(code)
+"""
+
+OWN_PART = """
+from attnkit import AttnKitForCausalLM, Scorer, scorers
+
+
+@scorers.register("own")
+class Own(Scorer):
+    Model: type[AttnKitForCausalLM]
+"""
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_text_is_prepared_without_models(own: bool, common: list, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN_PART, encoding="utf-8")
+    (tmp_path / "attnkit").write_text(PROGRAM, encoding="utf-8")
+    flags = ["--imports", json.dumps([str(tmp_path / "own.py")]), "--model.scorer", "own"] if own else []
+    flags += ["--data.prepared", str(tmp_path / "rows")]
+    command = [sys.executable, tmp_path / "attnkit", "prepare", *common, *flags]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    heavy = {"transformers.modeling_utils", "attnkit.models.auto", "attnkit.attention.backends"}
+    assert set(done.stderr.split()) & heavy == (heavy if own else set())
 
 
 def test_what_was_prepared_is_kept(common: list, rows: Path, cli: Cli) -> None:

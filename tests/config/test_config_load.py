@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from attnkit import AttnKitConfig
 from attnkit.attention import scorers
 from attnkit.cli import VERBS
 from attnkit.config.finetune_run import FinetuneRun
@@ -14,7 +15,6 @@ from attnkit.config.load import load
 from attnkit.config.runs import ModelConfig, PretrainRun, keys_of, may_be_empty
 from attnkit.config.values import allows
 from attnkit.errors import UsageError
-from attnkit.models import AttnKitConfig
 from attnkit.recipes.evaluate import EvaluateRun
 
 Write = Callable[[str], Path]

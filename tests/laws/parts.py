@@ -13,7 +13,8 @@ from torch import Tensor
 
 import attnkit
 from attnkit.attention import Attention, PairwiseScorer, normalizers, patterns, positions, scorers
-from attnkit.attention.backends import BACKENDS, eager_attention, obstacle
+from attnkit.attention.backends import BACKENDS, eager_attention
+from attnkit.attention.choice import obstacle
 from attnkit.errors import UsageError
 
 # Sizes at which every pattern leaves some pairs out and lets some meet.

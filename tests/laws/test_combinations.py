@@ -10,7 +10,7 @@ import torch
 from parts import Part, attend, backends_for, build, is_random, tokens, variants
 
 import attnkit
-from attnkit.attention.backends import FASTEST_FIRST
+from attnkit.attention.choice import FASTEST_FIRST
 from attnkit.errors import UsageError
 from attnkit.testing import outputs_and_gradients, same
 

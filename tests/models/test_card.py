@@ -8,9 +8,10 @@ from huggingface_hub import ModelCard
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
+from attnkit import AttnKitConfig, AttnKitForCausalLM
 from attnkit.attention import scorers
 from attnkit.config.runs import PretrainRun
-from attnkit.models import AUTO_CLASSES, AttnKitConfig, AttnKitForCausalLM
+from attnkit.models.auto import AUTO_CLASSES
 from attnkit.models.card import read_training
 from attnkit.models.remote_code import save_with_code
 from attnkit.recipes.folder import save_result

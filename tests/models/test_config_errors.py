@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import attnkit
+from attnkit import AttnKitConfig, AttnKitForCausalLM
 from attnkit.attention import normalizers, patterns, positions, scorers
 from attnkit.errors import UsageError
-from attnkit.models import AttnKitConfig, AttnKitForCausalLM
 from attnkit.models.checks import option_types
 from attnkit.testing import build_model, sample_ids
 

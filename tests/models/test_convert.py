@@ -8,8 +8,8 @@ import transformers
 from foreign import BERT, TOLERANCE, build, inputs_of, tolerance, worst_difference
 from transformers import DynamicCache
 
+from attnkit import AttnKitConfig, AttnKitForCausalLM, AttnKitForMaskedLM
 from attnkit.errors import UsageError
-from attnkit.models import AttnKitConfig, AttnKitForCausalLM, AttnKitForMaskedLM
 from attnkit.models.convert import FORMATS, from_hf, to_hf
 
 MAY_BE_CAUSAL = {

@@ -9,7 +9,7 @@ from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Trainer, TrainingArguments, pipeline
 
-from attnkit.models import (
+from attnkit import (
     AttnKitConfig,
     AttnKitForCausalLM,
     AttnKitForMaskedLM,

@@ -7,8 +7,8 @@ import pytest
 import torch
 import transformers
 
+from attnkit import AttnKitConfig, AttnKitForCausalLM
 from attnkit.cli import main
-from attnkit.models import AttnKitConfig, AttnKitForCausalLM
 
 SIZES: dict[str, Any] = {"vocab_size": 31, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 16}
 IDS = torch.arange(3, 10)[None]

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from transformers import CompileConfig, QuantizedCache
 
-from attnkit.models import AttnKitConfig, AttnKitForCausalLM, AttnKitForSeq2SeqLM
+from attnkit import AttnKitConfig, AttnKitForCausalLM, AttnKitForSeq2SeqLM
 
 HEADS = {"decoder": AttnKitForCausalLM, "encoder-decoder": AttnKitForSeq2SeqLM}
 CASES = [(architecture, scorer) for architecture in HEADS for scorer in ("scaled_dot", "gaussian", "additive")]

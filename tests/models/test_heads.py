@@ -7,9 +7,7 @@ import pytest
 import torch
 from transformers import AutoConfig, DynamicCache
 
-from attnkit.errors import UsageError
-from attnkit.models import (
-    AUTO_CLASSES,
+from attnkit import (
     AttnKitConfig,
     AttnKitForCausalLM,
     AttnKitForMaskedLM,
@@ -22,6 +20,8 @@ from attnkit.models import (
     AttnKitForTokenClassification,
     AttnKitModel,
 )
+from attnkit.errors import UsageError
+from attnkit.models.auto import AUTO_CLASSES
 from attnkit.models.language import shift_right
 
 LABELS = (

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention.normalizers import Stochastic
-from attnkit.models import (
+from attnkit import (
     AttnKitConfig,
     AttnKitForCausalLM,
     AttnKitForMaskedLM,
@@ -16,6 +15,7 @@ from attnkit.models import (
     AttnKitForPreTraining,
     AttnKitForSeq2SeqLM,
 )
+from attnkit.attention.normalizers import Stochastic
 from attnkit.models.language import LanguageModel, minimising
 from attnkit.models.loss import IGNORED, TokenLoss
 

@@ -11,9 +11,9 @@ import torch.multiprocessing
 from torch import distributed
 from transformers.distributed import DistributedConfig
 
+from attnkit import AttnKitConfig, AttnKitForCausalLM, AttnKitForMaskedLM, AttnKitForSeq2SeqLM, AttnKitModel
 from attnkit.attention import scorers
 from attnkit.errors import UsageError
-from attnkit.models import AttnKitConfig, AttnKitForCausalLM, AttnKitForMaskedLM, AttnKitForSeq2SeqLM, AttnKitModel
 from attnkit.models.parallel import PER_HEAD, tensor_obstacle
 
 SIZES: dict[str, Any] = {"vocab_size": 31, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 6}

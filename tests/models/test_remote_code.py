@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from attnkit import AttnKitConfig, AttnKitForCausalLM, AttnKitForPermutationLM
 from attnkit.attention import scorers
 from attnkit.errors import UsageError
-from attnkit.models import AUTO_CLASSES, AttnKitConfig, AttnKitForCausalLM, AttnKitForPermutationLM
+from attnkit.models.auto import AUTO_CLASSES
 from attnkit.models.remote_code import ENTRIES, save_with_code
 
 LOADER = """

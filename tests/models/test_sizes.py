@@ -6,7 +6,7 @@ import pytest
 import torch
 import yaml
 
-from attnkit.models import (
+from attnkit import (
     AttnKitConfig,
     AttnKitForCausalLM,
     AttnKitForMaskedLM,

@@ -6,9 +6,9 @@ import pytest
 import torch
 import transformers
 
+from attnkit import AttnKitConfig, AttnKitForCausalLM, AttnKitForSeq2SeqLM, from_hf
 from attnkit.attention import scorers
 from attnkit.errors import UsageError
-from attnkit.models import AttnKitConfig, AttnKitForCausalLM, AttnKitForSeq2SeqLM, from_hf
 from attnkit.models.surgery import replace_scorer
 
 SIZES: dict[str, Any] = {"vocab_size": 31, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4}

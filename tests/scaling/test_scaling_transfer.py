@@ -6,9 +6,8 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from attnkit import AttnKitConfig
+from attnkit import AttnKitConfig, AttnKitForCausalLM
 from attnkit.errors import UsageError
-from attnkit.models import AttnKitForCausalLM
 from attnkit.scaling.choices import Rule
 from attnkit.scaling.cli import answer
 from attnkit.scaling.transfer import Coordinate, Transfer, coordinate_check, transfer

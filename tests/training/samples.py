@@ -12,11 +12,11 @@ from accelerate.state import AcceleratorState
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel, set_seed
 
+from attnkit import AttnKitConfig, AttnKitForCausalLM, AttnKitForPreTraining
 from attnkit.data import Documents, PretrainDataConfig
 from attnkit.data.objectives import Objective, ObjectiveConfig, objectives
 from attnkit.data.streaming import StreamedRows
 from attnkit.data.tokenizer import TokenizerConfig, train_tokenizer
-from attnkit.models import AttnKitConfig, AttnKitForCausalLM, AttnKitForPreTraining
 from attnkit.training.evaluation import evaluate_loss
 from attnkit.training.launch import make_accelerator
 from attnkit.training.loop import TrainingConfig, TrainResult, train

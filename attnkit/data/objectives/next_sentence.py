@@ -13,7 +13,7 @@ from attnkit.data.objectives.masking import Masker
 from attnkit.data.packing import TOKEN_IDS, Packing, TokenizedTexts, int_array, list_array
 from attnkit.data.sources import PretrainDataConfig
 from attnkit.errors import UsageError
-from attnkit.models import AttnKitConfig
+from attnkit.models.configuration_attnkit import AttnKitConfig
 
 
 @objectives.register("next_sentence")

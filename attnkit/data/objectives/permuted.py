@@ -14,7 +14,6 @@ from transformers import PreTrainedTokenizerBase
 from attnkit.data.objectives.base import IGNORED, Objective, ObjectiveConfig, objectives, tokens_of
 from attnkit.data.objectives.masking import TextTokens, num_noise, random_spans
 from attnkit.data.sources import PretrainDataConfig
-from attnkit.models import AttnKitForPermutationLM
 
 
 @objectives.register("permuted")
@@ -29,8 +28,13 @@ class Permuted(Objective):
     after it in z. `target_mapping` [B, P, N] says where the targets stand. The model has to have two streams.
     """
 
-    auto_class = AttnKitForPermutationLM
     architectures = ("encoder",)
+
+    @property
+    def auto_class(self) -> Any:
+        from attnkit.models.permutation import AttnKitForPermutationLM  # here, as text is prepared without it
+
+        return AttnKitForPermutationLM
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, objective: ObjectiveConfig, *, data: PretrainDataConfig
