@@ -67,6 +67,8 @@ class NamedNumber(int):
 
 def with_names(feature: Any, value: Any) -> Any:
     """A value of a column with the names of its numbers, which `feature` tells in the form of `datasets`."""
+    if not feature:
+        return value
     match feature, value:
         case {"_type": "ClassLabel", "names": list(names)}, int():
             return NamedNumber(value, names=names)
@@ -303,10 +305,11 @@ class ColumnarFile(DataFile):  # abstract
     """A file of columns with types; where `datasets` wrote it, with what it knows of them."""
 
     def features(self, schema: pa.Schema) -> dict[str, Any]:
-        """What `datasets` says of the columns; nothing where something else wrote the file."""
+        """What `datasets` says of the columns with named numbers; nothing where something else wrote the file."""
         said = (schema.metadata or {}).get(FEATURES)
         try:
-            return {} if said is None else dict(json.loads(said)["info"]["features"])
+            known = {} if said is None else dict(json.loads(said)["info"]["features"])
+            return {column: feature for column, feature in known.items() if "ClassLabel" in json.dumps(feature)}
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(
                 f"{self.path}: its metadata 'huggingface' do not tell the columns ({error}); write it again"

@@ -84,7 +84,8 @@ class Task(ABC):
 
     def question(self, example: Example) -> str:
         """All that is asked in an example, by which it is known again."""
-        return json.dumps([value for role, value in example.items() if not self.fields()[role].is_answer])
+        fields = self.fields()
+        return json.dumps([value for role, value in example.items() if not fields[role].is_answer])
 
     def key(self, example: Example) -> str:
         """Examples with equal keys stay on one side when examples are held out."""

@@ -321,6 +321,6 @@ def test_what_is_trained_on_and_judged_too_is_said(name: str, tmp_path: Path) ->
         task = make_task(TaskConfig(name=name, options=OPTIONS.get(name, {})), config)
         load_examples(task, config, notes=notes)
         assert notes == [
-            f"{count} examples are trained on too, so that its figures say too much: remove them from one side"
+            f"{count} examples are trained on too, which makes their figures too good: remove them from one side"
             for count in expected
         ]
