@@ -88,6 +88,13 @@ def test_a_fault_of_many_rows_is_one_line(tmp_path: Path) -> None:
             "which is no answer; give a text, or {text: [...], answer_start: [...]}",
         ),
         ({"name": "sequence_to_sequence", "label_column": "a[de]"}, {"a": {"en": "x"}}, "no mapping with 'de'"),
+        ({"name": "sequence_to_sequence"}, {"label": " "}, "column 'label' holds no text; fill in or remove the row"),
+        ({"name": "instruction"}, {"label": ""}, "column 'label' holds no text; fill in or remove the row"),
+        (
+            {"name": "question_answering", "options": {"no_answer": True}},
+            {"question": "?", "label": {"text": [" "], "answer_start": [3]}},
+            "column 'label': an answer is only white space; remove it, and its answer_start",
+        ),
         ({"name": "classification", "label_names": ["n", "p"]}, {"label": 2}, "no whole number below 2"),
     ],
 )
