@@ -17,13 +17,9 @@ from transformers import PreTrainedModel
 from attnkit.errors import UsageError, nearest
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.models.embeddings import build_position
+from attnkit.models.foreign import FORMATS, find_format, load_hf, said_of
 from attnkit.models.formats import Format, Fused, Head, Rule
-from attnkit.models.formats_one_stack import BERT, GPT2, LLAMA, ROBERTA
-from attnkit.models.formats_permuted import XLNET
-from attnkit.models.formats_two_stacks import MARIAN, T5
 from attnkit.models.stack import AttnKitPreTrainedModel
-
-FORMATS = {form.model_type: form for form in (BERT, ROBERTA, GPT2, LLAMA, MARIAN, T5, XLNET)}
 
 # What changes how a model is trained or started, and not what it computes.
 NOT_FUNCTION = {
@@ -42,15 +38,18 @@ def from_hf(source: PreTrainedModel | str | Path) -> AttnKitPreTrainedModel:
     """The AttnKit model that computes what one of transformers' models computes, with the same weights.
 
     `source` is the model itself, or the folder of its checkpoint. Raises `UsageError` for a class that is not among the
-    formats, and for an option of its configuration that AttnKit has no field for.
+    formats, for an option of its configuration that AttnKit has no field for, and for a checkpoint that is not whole.
     """
-    model = load_hf(source) if isinstance(source, str | Path) else source
-    form = FORMATS.get(model.config.model_type)
-    if form is None:
-        raise UsageError(f"no import of {model.config.model_type!r}: {nearest(model.config.model_type, FORMATS)}")
-    head = form.heads.get(type(model).__name__)
-    if head is None:
-        raise UsageError(f"no import of {type(model).__name__}: {nearest(type(model).__name__, form.heads)}")
+    if not isinstance(source, str | Path):
+        return convert(source)
+    model = load_hf(Path(source).expanduser())
+    with said_of(str(source)):
+        return convert(model)
+
+
+def convert(model: PreTrainedModel) -> AttnKitPreTrainedModel:
+    """The same of a model in memory."""
+    form, head = find_format(model.config.model_type, type(model).__name__)
     config = AttnKitConfig(**read_config(form, head, model))
     with torch.device("meta"):
         converted = head.model_class(config)
@@ -99,15 +98,6 @@ def find_class(form: Format, model: AttnKitPreTrainedModel) -> tuple[Head, Any]:
             return head, getattr(transformers, name)
     kind = f"{type(model).__name__} with architecture {model.config.architecture!r}"
     raise UsageError(f"format {form.model_type!r} has no class for {kind}")
-
-
-def load_hf(folder: str | Path) -> PreTrainedModel:
-    """The model of a checkpoint folder, as the class that saved it."""
-    config = transformers.AutoConfig.from_pretrained(folder)
-    names = [name for name in config.architectures or [] if hasattr(transformers, name)]
-    if not names:
-        raise UsageError(f"{folder}: config.json names no class of transformers in 'architectures'")
-    return getattr(transformers, names[0]).from_pretrained(folder)
 
 
 def read_config(form: Format, head: Head, model: PreTrainedModel) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from attnkit.files.disk import filling, is_free
 from attnkit.files.text import read_json
 from attnkit.models.auto import AUTO_CLASSES
 from attnkit.models.card import read_training
+from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.models.convert import from_hf, to_hf
 from attnkit.models.permutation import AttnKitForPermutationLM
 from attnkit.models.remote_code import save_with_code
@@ -61,8 +62,6 @@ def import_checkpoint(run: ImportRun) -> str:
     Raises `UsageError` if there is no such checkpoint, if its class is none that is read, or if the target is in use.
     """
     source, target = Path(run.source).expanduser(), free_folder(run.target)
-    if not (source / "config.json").is_file():
-        raise UsageError(f"source: {run.source} has no config.json: give the folder of a checkpoint")
     model = from_hf(source)
     tokenizer = None
     if holds_tokenizer(source):
@@ -96,7 +95,13 @@ def export_checkpoint(run: ExportRun) -> str:
 
 def load_own(path: str) -> Any:
     """A saved attnkit model with the head that it was saved with."""
-    names = read_json(Path(model_path(path)) / "config.json").get("architectures") or []
+    config = read_json(Path(model_path(path)) / "config.json")
+    kind, names = config.get("model_type"), config.get("architectures") or []
+    if kind != AttnKitConfig.model_type:
+        raise UsageError(
+            f"model {path}: config.json says model_type {kind!r}, which is none of attnkit: transformers loads it as "
+            "it is, and `attnkit import` makes a model of attnkit of it"
+        )
     classes = [auto_class for name, auto_class in LOADERS.items() if name in names]
     if not classes:
         raise UsageError(f"model {path}: config.json names no class of attnkit in 'architectures'")

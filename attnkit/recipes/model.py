@@ -1,23 +1,20 @@
 """The model of a run: built from the `model` section or loaded, and checked against tokenizer and rows."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from attnkit.config.runs import ModelConfig
-from attnkit.errors import UsageError, first_line
+from attnkit.errors import UsageError
 from attnkit.files.hub import require_repository
 from attnkit.files.saved import CHECKPOINTS
 from attnkit.models.auto import AUTO_CLASSES
 from attnkit.models.configuration_attnkit import AttnKitConfig, make_config
-from attnkit.models.convert import FORMATS
+from attnkit.models.foreign import FORMATS, said_of
 from attnkit.models.labels import LabelModel
 from attnkit.recipes.saved import model_path
 from attnkit.scaling.parameters import count_parameters
@@ -172,7 +169,7 @@ def load_model(
     if not Path(place).is_dir():
         require_repository(place, kind="model", remedy="give the folder of a run or of a saved model")
     load_config(place, auto_class=auto_class, named=path, **fields)
-    with said_of(path):
+    with said_of(f"model {path}"):
         model, info = auto_class.from_pretrained(
             place, output_loading_info=True, ignore_mismatched_sizes=True, **fields
         )
@@ -185,26 +182,13 @@ def load_config(place: str, *, auto_class: Any, named: str, **fields: Any) -> Pr
 
     Raises `UsageError` if it is damaged, or if `auto_class` makes no model of its kind.
     """
-    with said_of(named, remedy="; a part of your own needs its file in imports"):
+    with said_of(f"model {named}"):
         config = AutoConfig.from_pretrained(place, **fields)
     if issubclass(auto_class, PreTrainedModel) or type(config) in auto_class._model_mapping:
         return config
     is_for_all = issubclass(AUTO_CLASSES.get(auto_class, PreTrainedModel), LabelModel)
     remedy = IMPORT if is_for_all and config.model_type in FORMATS else "give a model of another type"
     raise UsageError(f"model {named}: transformers has no {auto_class.__name__} of {config.model_type!r}: {remedy}")
-
-
-@contextmanager
-def said_of(path: str, *, remedy: str = "") -> Iterator[None]:
-    """Turn whatever a model's files make transformers, torch or safetensors raise into a line that names the model."""
-    try:
-        yield
-    except StrictDataclassError as error:
-        raise UsageError(f"model {path}: {first_line(error.__cause__ or error)}") from error
-    except UsageError as error:
-        raise UsageError("\n".join(f"model {path}: {line}{remedy}" for line in str(error).splitlines())) from error
-    except Exception as error:
-        raise UsageError(f"model {path}: cannot be loaded: {type(error).__name__}: {first_line(error)}") from error
 
 
 def check_weights(
@@ -228,4 +212,4 @@ def check_weights(
         if has_new_head and wrong == {key for key in model.state_dict() if key.startswith(body)}:
             named = f"it has none named {body}…"
             remedy = IMPORT if model.config.model_type in FORMATS else "give a model that was saved with this head"
-        raise UsageError(f"model {path}: these are not the weights of a {type(model).__name__} ({named}): {remedy}")
+        raise UsageError(f"model {path}: these are not weights of {type(model).__name__} ({named}): {remedy}")

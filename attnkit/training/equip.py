@@ -55,13 +55,13 @@ def check_equipment(model: nn.Module, training: TrainingConfig) -> None:
     asked = [name for name in ("label_smoothing", "z_loss") if vars(training)[name]]
     if asked and not isinstance(model, LanguageModel):
         raise UsageError(
-            f"training.{asked[0]}: a {type(model).__name__} computes its own loss; set it to 0, or train a language "
+            f"training.{asked[0]}: {type(model).__name__} computes its own loss; set it to 0, or train a language "
             "model of attnkit"
         )
     recomputes = isinstance(model, PreTrainedModel) and model.supports_gradient_checkpointing
     if training.activation_checkpointing and not recomputes:
         raise UsageError(
-            f"training.activation_checkpointing: a {type(model).__name__} cannot compute activations anew; set it to "
+            f"training.activation_checkpointing: {type(model).__name__} cannot compute activations anew; set it to "
             "false"
         )
     if training.compile_backend is None:

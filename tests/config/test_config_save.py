@@ -18,7 +18,7 @@ from attnkit.config.source import read_settings
 from attnkit.errors import UsageError
 from attnkit.files import strict_yaml
 from attnkit.files.saved import run_folder
-from attnkit.models.convert import FORMATS
+from attnkit.models.foreign import FORMATS
 from attnkit.training.settings import TrainingConfig
 
 RUNS = [PretrainRun, FinetuneRun, TokenizerRun]

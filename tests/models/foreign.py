@@ -6,7 +6,7 @@ import torch
 import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from attnkit.models.convert import FORMATS
+from attnkit.models.foreign import FORMATS
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}  # a few roundings of numbers around one
 

@@ -10,7 +10,8 @@ from transformers import DynamicCache
 
 from attnkit import AttnKitConfig, AttnKitForCausalLM, AttnKitForMaskedLM
 from attnkit.errors import UsageError
-from attnkit.models.convert import FORMATS, from_hf, to_hf
+from attnkit.models.convert import from_hf, to_hf
+from attnkit.models.foreign import FORMATS
 
 MAY_BE_CAUSAL = {
     f"{model}{head}"

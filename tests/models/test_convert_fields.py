@@ -12,7 +12,8 @@ import transformers
 from foreign import CONFIGS, build, inputs_of, tolerance, worst_difference
 
 from attnkit.errors import UsageError
-from attnkit.models.convert import FORMATS, from_hf
+from attnkit.models.convert import from_hf
+from attnkit.models.foreign import FORMATS
 
 BODIES = {
     "bert": "BertForSequenceClassification",

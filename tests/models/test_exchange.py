@@ -52,7 +52,7 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     new, used = str(tmp_path / "new"), str(tmp_path)
     for arguments, message in (
         (["import", str(tmp_path / "none"), new], "none has no config.json: give the folder of a checkpoint"),
-        (["import", folder, new], "config.json names no class of transformers"),
+        (["import", folder, new], "is a model of attnkit already: load it as it is"),
         (["export", folder, new], "format: give either --format or --remote-code"),
         (["export", folder, new, "--format", "brt"], "format: unknown name 'brt': did you mean 'bert'"),
         (["export", folder, new, "--format", "gpt2"], "format 'gpt2' cannot say"),

@@ -102,7 +102,7 @@ def test_an_absurd_learning_rate_stops_the_run_and_keeps_the_good_checkpoints(
 
 @pytest.mark.parametrize("name", ["label_smoothing", "z_loss"])
 def test_a_model_with_a_loss_of_its_own_is_refused_more(tmp_path: Path, accelerator: Accelerator, name: str) -> None:
-    with pytest.raises(UsageError, match=rf"training\.{name}: a GPT2LMHeadModel computes its own loss; set it to 0"):
+    with pytest.raises(UsageError, match=rf"training\.{name}: GPT2LMHeadModel computes its own loss; set it to 0"):
         run(causal_model(), text_rows(4), settings(tmp_path, **{name: 0.1}), accelerator=accelerator)
     assert not list(tmp_path.iterdir())
 
@@ -183,7 +183,7 @@ def test_a_switch_of_computation_changes_no_weight(tmp_path: Path, accelerator: 
 
 def test_what_a_model_or_device_cannot_do_is_refused(tmp_path: Path, accelerator: Accelerator) -> None:
     for changes, message in (
-        ({"activation_checkpointing": True}, r"training\.activation_checkpointing: a Bigram cannot"),
+        ({"activation_checkpointing": True}, r"training\.activation_checkpointing: Bigram cannot"),
         (
             {"compile_backend": "inducter"},
             r"training\.compile_backend: unknown backend 'inducter': did you mean 'inductor'",
