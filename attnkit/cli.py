@@ -87,7 +87,7 @@ VERBS = {
     ),
     "import": Verb(
         summary="make a model of a checkpoint of transformers",
-        usage="SOURCE TARGET",
+        usage="SOURCE TARGET [--scorer NAME] [--layers '[0, 1]']",
         run=("attnkit.recipes.exchange", "ImportRun"),
         recipe=("attnkit.recipes.exchange", "import_checkpoint"),
         words=("source", "target"),

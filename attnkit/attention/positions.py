@@ -287,10 +287,11 @@ class T5Buckets(Position):
 
     def __init__(self, *, num_buckets: int = 32, max_distance: int = 128, **shape: Any) -> None:
         super().__init__(**shape)
-        if num_buckets < 4 or max_distance <= num_buckets // 2:
+        exact = num_buckets // 2 if self.causal else num_buckets // 4
+        if num_buckets < 4 or max_distance <= exact:
             raise UsageError(
-                "position 't5' needs num_buckets of at least 4 and max_distance of more than half of them, not "
-                f"{num_buckets} and {max_distance}"
+                "position 't5' needs num_buckets of at least 4, and max_distance of more than the distances that have "
+                f"a bucket each, {exact} of {num_buckets} buckets here, not {max_distance}"
             )
         self.num_buckets = num_buckets
         self.max_distance = max_distance

@@ -112,17 +112,17 @@ def names_options(entry: dict[str, Any]) -> bool:
 
 def part_problems(config: Any) -> Iterator[str]:
     """Unknown names and options, in every family of parts, and parts of the user's own that do not work."""
-    yield from problems_of_stack(config, range(config.num_hidden_layers))
+    yield from problems_of_stack(config, range(config.num_hidden_layers), causal=config.architecture == "decoder")
     if not config.is_encoder_decoder:
         return
     sizes = config.get_text_config(decoder=True)
-    yield from problems_of_stack(sizes, range(config.num_hidden_layers, config.num_all_layers))
+    yield from problems_of_stack(sizes, range(config.num_hidden_layers, config.num_all_layers), causal=True)
     key = "scorer" if config.cross_scorer is None else "cross_scorer"
     name, options = config.scorer_of_cross_attention(0)
     yield from problems_of_part(key, scorers, name, options, head_shape(sizes) | key_shape(sizes))
 
 
-def problems_of_stack(config: Any, depths: range) -> Iterator[str]:
+def problems_of_stack(config: Any, depths: range, *, causal: bool) -> Iterator[str]:
     """The same of one stack, whose sizes the configuration has, and the layers of these depths."""
     heads, keys = head_shape(config), key_shape(config)
     for depth in depths if config.layer_scorers else depths[:1]:
@@ -135,7 +135,7 @@ def problems_of_stack(config: Any, depths: range) -> Iterator[str]:
         name, options = config.pattern_of_layer(depth)
         shape = shape_of_pattern(name, **heads)
         yield from problems_of_part(layer_key(config, "pattern"), patterns, name, options, shape)
-    stack = {"hidden_size": config.hidden_size, "causal": config.architecture == "decoder"}
+    stack = {"hidden_size": config.hidden_size, "causal": causal}
     yield from problems_of_part("position", positions, config.position, config.position_options, heads | keys | stack)
 
 

@@ -1,9 +1,12 @@
 """Exchange of checkpoints with transformers: import from its formats, export to them or with the code to load them."""
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from attnkit.attention.scorers import scorers
 from attnkit.data.tokenizer import load_tokenizer
 from attnkit.errors import UsageError
 from attnkit.files.disk import filling, is_free
@@ -14,6 +17,7 @@ from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.models.convert import from_hf, to_hf
 from attnkit.models.permutation import AttnKitForPermutationLM
 from attnkit.models.remote_code import save_with_code
+from attnkit.models.surgery import ScorerChange, replace_scorer
 from attnkit.recipes.model import load_model
 from attnkit.recipes.saved import find_tokenizer, holds_tokenizer, model_path, tokenizer_of
 from attnkit.training.run_folder import writing
@@ -32,6 +36,19 @@ class ImportRun:
     """The folder of a checkpoint of transformers of type bert, gpt2, llama, marian, roberta, t5 or xlnet."""
     target: str
     """The folder in which the attnkit model is saved; it must not exist, or be empty."""
+    scorer: str | None = None
+    """A scorer in place of the checkpoint's, a name of the registry `attnkit.scorers`; all else is carried over."""
+    scorer_options: dict[str, Any] | None = None
+    """Arguments of the scorer; null for those with which it starts nearest to the old one."""
+    layers: list[int] | None = None
+    """The layers that get it, counted from 0, the encoder's before the decoder's; null for all."""
+    imports: list[str] = field(default_factory=list)
+    """Python files or modules that register scorers."""
+
+    def problems(self) -> list[str]:
+        """What is wrong with these settings, a line each."""
+        given = {"scorer_options": self.scorer_options, "layers": self.layers}
+        return [f"{key}: needs a scorer" for key, value in given.items() if self.scorer is None and value is not None]
 
 
 @dataclass(kw_only=True)
@@ -59,10 +76,15 @@ class ExportRun:
 def import_checkpoint(run: ImportRun) -> str:
     """Save a checkpoint of transformers as an attnkit model, its tokenizer with it.
 
-    Raises `UsageError` if there is no such checkpoint, if its class is none that is read, or if the target is in use.
+    Raises `UsageError` if the checkpoint is not whole or of no class that is read, if there is no such scorer, or if
+    the target is in use.
     """
     source, target = Path(run.source).expanduser(), free_folder(run.target)
-    model = from_hf(source)
+    if run.scorer is not None:
+        scorers[run.scorer]  # an unknown one is refused before much is read
+    model, change = from_hf(source), None
+    if run.scorer is not None:
+        model, change = replace_scorer(model, run.scorer, scorer_options=run.scorer_options, layers=run.layers)
     tokenizer = None
     if holds_tokenizer(source):
         tokenizer = load_tokenizer(source, named=f"source: {source}", remedy="import one that loads")
@@ -70,7 +92,24 @@ def import_checkpoint(run: ImportRun) -> str:
         model.save_pretrained(staging)
         if tokenizer is not None:
             tokenizer.save_pretrained(staging)
-    return f"{type(model).__name__} with {model.num_parameters():,} parameters in {target}"
+    said = f"{type(model).__name__} with {model.num_parameters():,} parameters in {target}"
+    return said if change is None else "\n".join([said, *lines_of(change)])
+
+
+def lines_of(change: ScorerChange) -> Iterator[str]:
+    """What has become of the parameters and of the scores."""
+    yield f"carried over: {len(change.carried)} tensors, of which a factor of the score has moved into " + (
+        every_layer(change.rescaled) or "none"
+    )
+    yield f"dropped: {every_layer(change.dropped) or 'nothing'}"
+    yield f"new: {every_layer(change.new) or 'nothing'}"
+    differences = ", ".join(f"{depth}: {value:.3g}" for depth, value in change.score_difference.items())
+    yield f"new scores of random states from the old ones, in units of their spread, by layer: {differences}"
+
+
+def every_layer(names: list[str]) -> str:
+    """Names of parameters, one for all layers."""
+    return ", ".join(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in names))
 
 
 def export_checkpoint(run: ExportRun) -> str:

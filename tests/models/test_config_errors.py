@@ -48,9 +48,19 @@ MISTAKES = {
     },
     "decoder_intermediate_size must be at least 1": {"architecture": "encoder-decoder", "decoder_intermediate_size": 0},
     "decoder_intermediate_size is for architecture 'encoder-decoder', not 'decoder'": {"decoder_intermediate_size": 8},
-    "position 't5' needs num_buckets of at least 4 and max_distance of more than half of them": {
+    "position 't5' needs num_buckets of at least 4, and max_distance of more": {
         "position": "t5",
         "position_options": {"num_buckets": 3},
+    },
+    "a bucket each, 4 of 8 buckets here, not 4": {
+        "architecture": "encoder-decoder",
+        "position": "t5",
+        "position_options": {"num_buckets": 8, "max_distance": 4},
+    },
+    "a bucket each, 2 of 8 buckets here, not 2": {
+        "architecture": "encoder",
+        "position": "t5",
+        "position_options": {"num_buckets": 8, "max_distance": 2},
     },
     "position option base must be more than 1, not 0.0": {"position": "rope", "position_options": {"base": 0.0}},
 }

@@ -150,6 +150,8 @@ ROPES: list[dict[str, Any]] = [
     ("name", "changes"),
     [
         ("T5ForConditionalGeneration", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+        ("T5ForConditionalGeneration", {"relative_attention_max_distance": 5}),
+        ("T5EncoderModel", {"relative_attention_max_distance": 3}),
         ("MarianMTModel", {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}),
         ("MarianMTModel", {"share_encoder_decoder_embeddings": True, "tie_word_embeddings": False}),
         ("MarianMTModel", {"scale_embedding": False, "activation_function": "relu"}),
