@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
-from transformers import GenerationMixin
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast, MaskedLMOutput, Seq2SeqLMOutput
@@ -21,6 +20,7 @@ from transformers.utils.generic import ModelOutput, can_return_tuple
 from attnkit.errors import UsageError
 from attnkit.models.blocks import build_norm
 from attnkit.models.configuration_attnkit import AttnKitConfig
+from attnkit.models.generation import AttnKitGenerationMixin
 from attnkit.models.loss import IGNORED, TokenLoss, policy_loss
 from attnkit.models.modeling_attnkit import AttnKitModel
 from attnkit.models.stack import AttnKitPreTrainedModel, renamed_cache
@@ -169,7 +169,7 @@ def is_plain(head: nn.Module) -> bool:
     return is_matrix and not head._forward_pre_hooks
 
 
-class AttnKitForCausalLM(LanguageModel, GenerationMixin):
+class AttnKitForCausalLM(LanguageModel, AttnKitGenerationMixin):
     """A decoder that predicts the next token."""
 
     pipeline_tag = "text-generation"
@@ -330,7 +330,7 @@ class AttnKitForPreTraining(LanguageModel):
         )
 
 
-class AttnKitForSeq2SeqLM(LanguageModel, GenerationMixin):
+class AttnKitForSeq2SeqLM(LanguageModel, AttnKitGenerationMixin):
     """An encoder-decoder that writes a target text for a source text (Vaswani 2017)."""
 
     pipeline_tag = "text2text-generation"

@@ -17,6 +17,7 @@ from attnkit import (
     AttnKitForSequenceClassification,
     AttnKitForTokenClassification,
 )
+from attnkit.errors import UsageError
 
 SIZES: dict[str, Any] = {"vocab_size": 31, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 32}
@@ -192,3 +193,15 @@ def test_one_step_of_supervised_fine_tuning(tokenizer: PreTrainedTokenizerFast, 
     rows = Dataset.from_list([{"text": "a b c d e f"}] * 4)
     SFTTrainer(model=model, args=options, train_dataset=rows, processing_class=tokenizer).train()
     assert not torch.equal(before, model.lm_head.weight)
+
+
+@pytest.mark.parametrize("scorer", ["scaled_dot", "gaussian"])
+def test_groups_that_a_quantised_cache_cannot_make_are_said(scorer: str) -> None:
+    sizes = {"hidden_size": 24, "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 20}
+    model = AttnKitForCausalLM(AttnKitConfig(**sizes, scorer=scorer, pad_token_id=0)).eval()
+    ids, wide = torch.randint(1, 20, (1, 7)), 26 if scorer == "gaussian" else 24
+    said = f"cannot divide keys of {wide} and values of 24 numbers per token .*: give cache_config={{'backend': 'fp8'}}"
+    with pytest.raises(UsageError, match=said):
+        model.generate(ids, max_new_tokens=3, cache_implementation="quantized")
+    options = {"cache_implementation": "quantized", "cache_config": {"backend": "fp8"}}
+    assert model.generate(ids, max_new_tokens=3, eos_token_id=None, **options).shape == (1, 10)
