@@ -59,8 +59,8 @@ def nearest(name: object, allowed: Iterable[str]) -> str:
     """Say which allowed names are nearest to a name that is not among them, the near misses first."""
     allowed = sorted(allowed)
     close = get_close_matches(str(name), allowed, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(repr(match) for match in close)}? " if close else ""
-    return f"{hint}(allowed: {', '.join(allowed)})"
+    names = f"allowed: {', '.join(allowed)}"
+    return f"did you mean {' or '.join(repr(match) for match in close)}? ({names})" if close else names
 
 
 def first_line(error: BaseException) -> str:

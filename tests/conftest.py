@@ -4,6 +4,11 @@ import os
 import tempfile
 
 import pytest
+from hypothesis import settings
+
+# The same cases in every run, so that a change is what makes a test fail; HYPOTHESIS_PROFILE=default draws others.
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 # Read by the libraries when they are imported, and inherited by the processes that tests start.
 CACHE = tempfile.TemporaryDirectory(prefix="attnkit-tests-", ignore_cleanup_errors=True)

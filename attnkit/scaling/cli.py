@@ -27,6 +27,8 @@ def answer(arguments: Sequence[str]) -> str:
     fill(parser)
     if "-h" in rest or "--help" in rest:
         return parser.format_help().rstrip("\n")
+    if any("\n" in word for word in rest):
+        raise UsageError("a word holds a line break: take it out")
     given = parser.parse_args(rest)
     form = flags.take_format(given)
     try:

@@ -7,6 +7,7 @@ from attnkit.errors import UsageError
 from attnkit.scaling.laws import FLOPS_PER_PRODUCT, AnyLaw
 from attnkit.scaling.shapes import Rounding
 
+MOST = 1e20  # parameters and tokens: no one ever had so many
 TOLERANCE = 1.001  # what is given more than once may differ by rounding
 
 
@@ -36,7 +37,15 @@ class Asked:
 
 def size_and_tokens(law: AnyLaw, asked: Asked, *, reasons: list[str]) -> tuple[float, float]:
     """Parameters and tokens. Raises `UsageError` for too little and for what contradicts itself."""
-    size, tokens = divide(law, asked, reasons=reasons)
+    try:
+        size, tokens = divide(law, asked, reasons=reasons)
+    except ArithmeticError as error:  # constants that lie in their limits and not in those of numbers
+        raise UsageError(f"law {law.name!r}: its constants are too extreme to plan with: fit more runs") from error
+    if not (0 < size <= MOST and 0 < tokens <= MOST):
+        raise UsageError(
+            f"law {law.name!r} asks for {size:.3g} parameters and {tokens:.3g} tokens, which means nothing: give other "
+            "means, or a law whose runs determine its constants"
+        )
     check_agreement(law, asked, size=size, tokens=tokens)
     return size, tokens
 

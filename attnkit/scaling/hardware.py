@@ -215,22 +215,23 @@ def estimate_time(
     """The time of some FLOPs at a model FLOPs utilization, or the utilization that a time implies.
 
     seconds = flops / (num_devices · peak · mfu). With FLOPs of the convention "hardware" the utilization is HFU
-    instead of MFU. Exactly one of `mfu` (a part of 1) and `seconds` is given. Raises `UsageError` for nonsense.
+    instead of MFU. Of `mfu` (a part of 1) and `seconds` one is given; without either, the MFU is what the kind of
+    device is known for. Raises `UsageError` for nonsense.
     """
     card = device if isinstance(device, Device) else find_device(device, price=price)
     check_number("flops", flops)
     check_count("num_devices", num_devices)
-    if (mfu is None) == (seconds is None):
-        raise UsageError("give exactly one of mfu and the time that the job took")
+    if mfu is not None and seconds is not None:
+        raise UsageError("give mfu or the time that the job took, not both: one follows from the other")
     check_number("pue", pue, least=1)
     rate = num_devices * card.peak_of(dtype)
-    if mfu is not None:
+    if seconds is None:
+        mfu = card.mfu if mfu is None else mfu
         check_number("mfu", mfu, most=1)
         seconds = flops / (rate * mfu)
         if math.isinf(seconds):
             raise UsageError(f"flops {flops:g} at an mfu of {mfu:g} take longer than can be said: check both")
     else:
-        assert seconds is not None
         check_number("seconds", seconds)
         mfu = flops / (rate * seconds)
         if mfu > 1:

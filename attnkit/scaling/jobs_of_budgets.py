@@ -37,8 +37,8 @@ def do_table(given: argparse.Namespace) -> Answer:
 
 def do_time(given: argparse.Namespace) -> Answer:
     """Time, utilization, cost and energy."""
-    if (given.mfu is None) == (given.hours is None):
-        raise UsageError("give exactly one of --mfu and --hours")
+    if given.mfu is not None and given.hours is not None:
+        raise UsageError("give --mfu or --hours, not both: one follows from the other")
     if given.hours is not None:
         check_number("hours", given.hours)
     found = estimate_time(
@@ -50,11 +50,12 @@ def do_time(given: argparse.Namespace) -> Answer:
         dtype=given.dtype,
         price=given.price,
     )
-    rate = found.device.peak_of(found.dtype) / 1e12
+    devices = f"{found.num_devices} x {found.device.name}, {found.device.peak_of(found.dtype) / 1e12:,.4g} TFLOP/s each"
+    assumed = " (assumed: --mfu)" if given.mfu is None and given.hours is None else ""
     lines = [
         f"time          {duration(found.hours)}",
         f"device-hours  {found.device_hours:,.4g}",
-        f"utilization   {found.mfu:.2%} of {found.num_devices} x {found.device.name}, {rate:,.4g} TFLOP/s each",
+        f"utilization   {found.mfu:.2%}{assumed} of {devices}",
     ]
     if found.cost is not None:
         lines.append(f"cost          {found.cost:,.4g}")

@@ -16,15 +16,15 @@ CONSTANTS = ("E", "A", "B", "alpha", "beta")
 FLOPS_PER_PRODUCT = 6  # C = 6·N·D (Kaplan 2020, section 2.1)
 MOST_FLOPS = 1e60
 LIMITS = {
-    "E": (0.0, 100.0),
-    "A": (0.0, 1e20),
-    "B": (0.0, 1e20),
+    "E": (0.0, 150.0),
+    "A": (1e-9, 1e18),
+    "B": (1e-9, 1e18),
     "alpha": (1e-3, 3.0),
     "beta": (1e-3, 3.0),
     "smallest": (1.0, 1e18),
     "most_flops": (1.0, MOST_FLOPS),
 }
-"""Between what the numbers in a law's file may lie."""
+"""Between what the numbers in a law's file may lie; a fit looks within them."""
 SMALLEST = 4.4e7  # parameters of the smallest model of the published laws (Hoffmann 2022, table A9)
 
 

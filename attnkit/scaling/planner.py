@@ -7,7 +7,7 @@ batch and learning rate by DeepSeek LLM (Bi 2024, arXiv 2401.02954, section 3.1)
 
 import math
 from dataclasses import dataclass
-from inspect import get_annotations
+from inspect import get_annotations, signature
 from typing import Any
 
 import yaml
@@ -49,9 +49,11 @@ BOUNDS: dict[str, dict[str, float]] = {
     "mfu": {"most": 1},
 }
 """Of quantities that need not only be more than 0."""
+WORTH = 4  # passes over a text that are worth nearly as much as new text (Muennighoff 2023)
 ROUNDS = 10  # in which FLOPs and the model they pay for are brought together; three are usual
 SOURCE = "python-docs"
-PYTHON_DOCS = 2e6  # tokens, about, of the text that ships with Python
+PYTHON_DOCS = {2**9: 1.08e6, 2**10: 8.2e5, 2**11: 6.7e5, 2**12: 5.8e5, 2**13: 5.3e5, 2**14: 5.0e5}
+"""Tokens, about, of the text that ships with Python, by the most entries of a vocabulary trained on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,8 +145,15 @@ class Plan:
         """What is to be said of the text that the run reads."""
         if source != SOURCE:
             return f"data.source: {source}"
-        passes = f", {self.tokens / PYTHON_DOCS:,.0f} times over" if self.tokens > PYTHON_DOCS else ""
-        return f"data.source: {SOURCE}, the text that ships with Python{passes}: give your own with --source"
+        said = f"data.source: {SOURCE}, the text that ships with Python"
+        entries = self.config.vocab_size
+        if entries > max(PYTHON_DOCS):
+            return f"{said}, which is too little for a vocabulary of {entries:,}: give your own with --source"
+        there = next(tokens for most, tokens in PYTHON_DOCS.items() if entries <= most)
+        passes = f", {self.tokens / there:,.1f} times over" if self.tokens > there else ""
+        if self.tokens > WORTH * there and not isinstance(self.law, Repeated):
+            passes += f" (the loss is that of text which is all different: see --unique_tokens {there:.0f})"
+        return f"{said}{passes}: give your own with --source"
 
     def run(self, *, source: str = SOURCE, output_dir: str = "runs/planned") -> dict[str, Any]:
         """The sections of a run that `attnkit pretrain` takes."""
@@ -218,7 +227,8 @@ def plan(
     """The best causal model for what is given: one or two of parameters, tokens, FLOPs (or a budget such as
     "8xH100 24h" or "200 A100-hours", at an `mfu`), and a target loss; what is given beyond that has to agree.
 
-    No more is spent than is given, and a target loss is reached. `memory_per_device` is a limit in bytes or a text such
+    No more FLOPs, hours and bytes are spent than are given, and a target loss is reached; parameters and tokens are met
+    as nearly as friendly shapes and whole steps allow. `memory_per_device` is a limit in bytes or a text such
     as "40GiB"; without it, it is that of the budget's device. Without `num_devices` (or a budget that names them) there
     are as few as hold the model. `precision` is "autocast" where half precision is fast and else "fp32", `backend` the
     fastest that computes the parts, `mfu` what the kind of device is known for, and `seq_len` and `vocab_size` follow
@@ -333,8 +343,8 @@ def complete(workload: Workload, sized: Sized, law: AnyLaw, *, means: Means, rea
     reasons += doubts(law, spent)
     if isinstance(law, Repeated) and tokens > law.unique_tokens:
         reasons.append(
-            f"{tokens / law.unique_tokens:.1f} passes over {law.unique_tokens:.3g} tokens: up to 4 are worth nearly as "
-            "much as new text (Muennighoff 2023), and the loss and the sizes say so"
+            f"{tokens / law.unique_tokens:.1f} passes over {law.unique_tokens:.3g} tokens: up to {WORTH} are worth "
+            "nearly as much as new text (Muennighoff 2023), and the loss and the sizes say so"
         )
     return Plan(
         config=sized.config,
@@ -384,7 +394,8 @@ def check_given(numbers: dict[str, float | None], model: dict[str, Any]) -> None
             check_number(name, value, **BOUNDS.get(name, {}))
     for name in model:
         if name not in PLANNED_FIELDS:
-            raise UsageError(f"{name}: no field of a plan's model: {nearest(name, PLANNED_FIELDS)}")
+            given = [it.name for it in signature(plan).parameters.values() if it.kind is it.KEYWORD_ONLY]
+            raise UsageError(f"{name}: no field of a plan's model: {nearest(name, [*PLANNED_FIELDS, *given])}")
 
 
 def batch_and_rate(flops: float, *, total: float, reasons: list[str]) -> tuple[float, float]:

@@ -1,8 +1,10 @@
 """What is counted: the config that the user means, and the head that its model has."""
 
 import copy
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from inspect import get_annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,6 +58,7 @@ OF_OBJECTIVE = {
 GUESSES = ("pre_training", "causal_lm", "seq2seq_lm", "masked_lm", "none")
 
 SIZES = ("num_hidden_layers", "hidden_size", "vocab_size", "num_attention_heads")
+NEARLY = 0.85  # how alike a misspelt key and the field are
 MOST_LAYERS = 2**14  # each is looked at
 MODEL_FAULTS = (
     *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError),
@@ -189,13 +192,23 @@ def folder_of_config(place: Path) -> Path | None:
 def load_config(path: str, **changes: Any) -> PreTrainedConfig:
     """A saved config, with changes."""
     try:
-        return AutoConfig.from_pretrained(path, **changes)
+        config = AutoConfig.from_pretrained(path, **changes)
+        check_keys(PreTrainedConfig.get_config_dict(path)[0], config)
+        return config
     except StrictDataclassError as error:
         raise UsageError(f"{path}: {first_line(error.__cause__ or error)}") from error
     except UsageError as error:
         raise UsageError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
     except (OSError, *MODEL_FAULTS) as error:
         raise UsageError(f"{path}: no config can be read there: {first_line(error)}") from error
+
+
+def check_keys(given: dict[str, Any], config: PreTrainedConfig) -> None:
+    """Refuse a key that misspells a field: transformers keeps it, and the field has its default, a size even."""
+    fields = {it.name for it in dataclasses.fields(config)} | set(config.attribute_map)
+    for key in given.keys() - fields:
+        if not key.startswith("_") and (meant := get_close_matches(key, fields - given.keys(), n=1, cutoff=NEARLY)):
+            raise UsageError(f"{key}: no field of a {config.model_type}: did you mean {meant[0]!r}?")
 
 
 def read_yaml(path: Path) -> tuple[PreTrainedConfig, str | None]:

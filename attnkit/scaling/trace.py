@@ -33,6 +33,7 @@ from attnkit.scaling.measured import without_values
 from attnkit.scaling.subject import Subject
 
 SMALL, LARGER = 2, 3  # blocks of a stack in the two runs
+SIDES = ("encoder", "decoder")
 SCORES_NDIM = 4  # [B, H, Q, K]
 TRACED_WHOLE = 4  # models of no more blocks are run as they are
 REMEDY = (
@@ -366,7 +367,8 @@ def block_lists(model: PreTrainedModel) -> list[tuple[str, nn.ModuleList]]:
     lists = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList)]
     stacks = [(name, blocks) for name, blocks in lists if len({type(block) for block in blocks}) == 1]
     outer = [it for it in stacks if not any(it[0].startswith(f"{other[0]}.") for other in stacks if other is not it)]
-    return [("decoder" if "decoder" in name else "encoder", blocks) for name, blocks in outer]
+    sides = [(next((side for side in SIDES if side in name), None), blocks) for name, blocks in outer]
+    return [(side or ("body" if len(sides) == 1 else SIDES[0]), blocks) for side, blocks in sides]
 
 
 def id_of(tensor: Tensor) -> int:

@@ -155,7 +155,7 @@ class Run:
         num_parameters = sum(parameter.numel() for parameter in model.parameters())
         backend = f" on {model.config._attn_implementation}" if isinstance(model, PreTrainedModel) else ""
         rows = training.per_device_batch_size * training.gradient_accumulation_steps * accelerator.num_processes
-        source = "" if self.facts.num_rows is None else f" of {self.facts.num_rows:,}"
+        source = "" if self.facts.num_rows is None else f" out of {self.facts.num_rows:,}"
         return (
             f"{type(model).__name__}{backend}, {num_parameters:,} parameters; steps {self.progress.step:,} to "
             f"{training.num_steps:,}, each of {rows:,} rows{source}; {accelerator.num_processes} process"

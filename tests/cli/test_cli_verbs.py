@@ -363,6 +363,7 @@ def test_a_run_says_at_its_start_what_it_will_do(config: Path, tmp_path: Path, c
     run = ["--training.output_dir", tmp_path / "run", "--training.max_steps", "1", "--training.warmup_steps", "0"]
     _, said, _ = cli("pretrain", "--config", config, *run, "--tracking.progress", "true")
     plan = (
-        r"AttnKitForCausalLM on sdpa, [\d,]+ parameters; steps 0 to 1, each of 4 rows of \d+; 1 process on \w+; into "
+        r"AttnKitForCausalLM on sdpa, [\d,]+ parameters; steps 0 to 1, each of 4 rows out of \d+; "
+        r"1 process on \w+; into "
     )
     assert re.fullmatch(plan + re.escape(str(tmp_path / "run")), said[0])

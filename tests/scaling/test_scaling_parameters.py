@@ -284,6 +284,7 @@ def test_nonsense_of_other_kinds(tmp_path: Path) -> None:
         ({"model_type": "llama", "num_hidden_layers": -1, "num_attention_heads": 0}, "no config can be read there"),
         ({"model_type": "gpt2", "n_embd": -4}, "n_embd must be at least 1, not -4"),
         ({"model_type": "bert", "num_attention_heads": 0}, "num_attention_heads must be at least 1, not 0"),
+        ({"model_type": "llama", "num_hiden_layers": 2}, "num_hiden_layers: .* did you mean 'num_hidden_layers'"),
     ):
         path.write_text(json.dumps(values), encoding="utf-8")
         with pytest.raises(UsageError, match=f"config.json: {problem}"):

@@ -25,8 +25,9 @@ from attnkit.scaling import (
     repeated_loss,
 )
 from attnkit.scaling.budget import read_budget
-from attnkit.scaling.fit import read_runs
+from attnkit.scaling.fit import BOUNDS, read_runs
 from attnkit.scaling.laws import (
+    LIMITS,
     Law,
     Repeated,
     find_law,
@@ -231,8 +232,8 @@ def test_runs_that_tell_nothing_apart_are_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"E": 1e308}, r"law.json: E must be at least 0 and at most 100"),
-        ({"B": 1e300}, r"law.json: B must be at least 0"),
+        ({"E": 1e308}, r"law.json: E must be at least 0 and at most 150"),
+        ({"B": 1e300}, r"law.json: B must be at least 1e-09"),
         ({"alpha": 0}, r"law.json: alpha must be at least 0.001"),
         ({"name": ["a"]}, r"law.json: is no file of"),
     ],
@@ -331,7 +332,7 @@ def test_no_plan_costs_more_than_its_budget(hours: float, devices: int, share: f
     flops = 15.7e12 * 0.4 * devices * seconds
     best = {"parameters": law.best_parameters(flops), "tokens": law.best_tokens(flops)}[pinned]
     more = {} if share is None else {pinned: best * share}
-    assume(min(more.values(), default=1e5) > 6e4)
+    assume(law.best_parameters(flops) * (share or 1) ** (1 if pinned == "parameters" else -1) > 1e5)
     found = plan(budget=f"{devices}xV100 {seconds:.6f}s", **more, **TINY)
     assert found.hours is not None
     least = 0.4 if "tokens" in more else 0.9  # of small models there are few shapes, and they are rounded down
@@ -404,7 +405,42 @@ def test_a_plan_says_its_price_and_what_it_does_not_know() -> None:
     nowhere = plan(parameters=2e5, tokens=4e6, **TINY)
     assert nowhere.limit is None
     assert "whether it fits is not known" in "\n".join(nowhere.reasons)
-    assert "times over: give your own with --source" in found.to_yaml()
+    times, loss_of = (f"{4e6 / 1.08e6:.1f} times over", "the loss is that of text which is all different")
+    assert f"{times}: give your own with --source" in nowhere.to_yaml()
+    assert loss_of not in nowhere.to_yaml()
+    assert loss_of in plan(parameters=2e5, tokens=5e6, **TINY).to_yaml()
+    assert loss_of not in plan(parameters=2e5, tokens=5e6, unique_tokens=1e6, **TINY).to_yaml()
+    assert "too little for a vocabulary of 32,768: give your own" in found.to_yaml()
+
+
+EXTREME = {
+    "no power of such a number": {"A": 1e-9, "B": 1e18, "alpha": 0.001, "beta": 0.001},
+    "a model without end": {"A": 1e18, "B": 1e-9, "alpha": 0.001, "beta": 0.001},
+    "tokens without end": {"A": 1e-9, "B": 1e18, "alpha": 3, "beta": 0.001},
+}
+ASKED = [
+    {"parameters": 1e7},
+    {"tokens": 1e9},
+    {"flops": 1e18},
+    {"target_loss": 3},
+    {"tokens": 1e9, "unique_tokens": 1e6},
+]
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=str)
+@pytest.mark.parametrize("constants", EXTREME.values(), ids=EXTREME)
+def test_extreme_laws_are_refused(constants: dict, asked: dict, tmp_path: Path) -> None:
+    values = {"name": "fit", "source": "runs", "smallest": 1, "most_flops": 1e12, "undetermined": [], "E": 1}
+    (tmp_path / "law.json").write_text(json.dumps(values | constants), encoding="utf-8")
+    with pytest.raises(UsageError, match=r"too extreme|means nothing|never reaches|out of reach|no model of"):
+        plan(law=str(tmp_path / "law.json"), **asked)
+
+
+def test_what_a_fit_may_find_is_what_a_law_may_be() -> None:
+    logs = {"A", "B", "E"}
+    for name, bounds in zip(("A", "B", "E", "alpha", "beta"), BOUNDS, strict=True):
+        least, most = LIMITS[name]
+        assert all(least <= (math.exp(bound) if name in logs else bound) <= most for bound in bounds)
 
 
 @pytest.mark.parametrize("given", [{"parameters": 2e5}, {"tokens": 4e7}, {"flops": 1e14}], ids=str)
@@ -428,7 +464,7 @@ def test_a_plan_of_one_quantity(given: dict) -> None:
         ({"flops": 1e12, "mfu": math.nan}, "mfu must be more than 0 and at most 1, not nan"),
         ({"flops": 1e12, "scorrer": "dot"}, "scorrer: no field of a plan's model: did you mean 'scorer'"),
         ({"flops": 1e12, "num_devices": 10**9}, "num_devices: 1000000000 cannot share a batch of .* rows"),
-        ({"flops": 1e80}, "no model of a friendly shape has .* parameters: plan a smaller one"),
+        ({"flops": 1e80}, "law 'epoch' asks for .* parameters and .* tokens, which means nothing"),
         ({"budget": "24h"}, "budget '24h' names no device"),
         ({"budget": "8xH100"}, "give one or two of parameters"),
         ({"budget": "8xH100 24h 3h"}, "has 2 times: give one"),

@@ -236,7 +236,11 @@ def test_the_commands_of_the_documentation(words: list[str], tmp_path: Path, mon
         (["plan", "--flops", "1e12", "--output", "/"], "'/' names no file: give one that ends in .yaml"),
         (["table", "--png", "it.foo"], "it.foo: has no ending .png: name it it.png"),
         (["plan", "--flops", "1e12", "--output", "it.txt"], "it.txt: has no ending .yaml: name it it.yaml"),
-        (["time", "--flops", "1e20", "--device", "A100"], "give exactly one of --mfu and --hours"),
+        (
+            ["time", "--flops", "1e20", "--device", "A100", "--mfu", "0.4", "--hours", "1"],
+            "give --mfu or --hours, not both",
+        ),
+        (["count", "a\nb"], "a word holds a line break: take it out"),
         (
             ["time", "--flops", "1e20", "--device", "A100", "--hours", "0"],
             "hours must be more than 0 and finite, not 0",

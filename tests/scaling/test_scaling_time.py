@@ -37,6 +37,11 @@ def test_every_device_says_where_its_figures_come_from() -> None:
         assert device.memory >= 16 * 2**30
 
 
+@pytest.mark.parametrize(("device", "usual"), [("H100", 0.4), ("cpu", 0.2)])
+def test_without_more_the_utilization_is_the_usual_one(device: str, usual: float) -> None:
+    assert estimate_time(1e15, device=device).mfu == usual
+
+
 def test_this_machine_is_measured() -> None:
     cpu = find_device("cpu")
     assert 1e9 < cpu.peak_of("fp32") < 1e15
@@ -48,7 +53,7 @@ def test_this_machine_is_measured() -> None:
     [
         ({"device": "H10"}, "unknown device 'H10': did you mean 'H100'"),
         ({"mfu": 1.5}, "mfu must be more than 0 and at most 1, not 1.5"),
-        ({"mfu": None}, "give exactly one of mfu and the time"),
+        ({"seconds": 1e9}, "give mfu or the time"),
         ({"mfu": None, "seconds": -1.0}, "seconds must be more than 0"),
         ({"num_devices": 0}, "num_devices must be at least 1"),
         ({"num_devices": 2.5}, "num_devices must be a whole number, not 2.5"),
