@@ -39,7 +39,7 @@ def find_format(model_type: str, class_name: str) -> tuple[Format, Head]:
     others = [other for other, its in FORMATS.items() if class_name in its.heads]
     if others:
         raise UsageError(f"model_type {model_type!r} and architectures {class_name!r}, of {others[0]!r}, disagree")
-    raise UsageError(f"no import of {class_name}: {nearest(class_name, form.heads)}")
+    raise UsageError(f"no import of {class_name} of {model_type!r}: {nearest(class_name, form.heads)}")
 
 
 def load_hf(folder: Path) -> PreTrainedModel:
@@ -54,10 +54,7 @@ def load_hf(folder: Path) -> PreTrainedModel:
     if not (folder / "config.json").is_file():
         raise UsageError(f"{folder} has no config.json: give the folder of a checkpoint")
     class_name = named_class(folder / "config.json")
-    if (folder / GENERATION).is_file():
-        read_json(folder / GENERATION)  # transformers goes on without a damaged one, and would generate otherwise
-        with said_of(str(folder / GENERATION)):
-            GenerationConfig.from_pretrained(folder, local_files_only=True)
+    check_generation(folder)
     with said_of(str(folder), remedy=REMEDY):
         model, info = getattr(transformers, class_name).from_pretrained(
             folder, output_loading_info=True, ignore_mismatched_sizes=True, local_files_only=True
@@ -68,6 +65,15 @@ def load_hf(folder: Path) -> PreTrainedModel:
     if info["unexpected_keys"]:
         logger.warning("%s: %s has no %s: left out", folder, class_name, some(info["unexpected_keys"]))
     return model
+
+
+def check_generation(folder: Path) -> None:
+    """Raise `UsageError` for a damaged generation_config.json: transformers goes on without it, and a model would
+    generate otherwise than it was saved to."""
+    if (folder / GENERATION).is_file():
+        read_json(folder / GENERATION)
+        with said_of(str(folder / GENERATION)):
+            GenerationConfig.from_pretrained(folder, local_files_only=True)
 
 
 def named_class(file: Path) -> str:
@@ -97,9 +103,14 @@ def weight_problems(model: PreTrainedModel, info: dict[str, Any]) -> Iterator[st
     extra = {key for key in info["unexpected_keys"] if IN_A_LAYER.search(key)}
     if extra:
         yield f"no place for {some(extra)}"
-    damaged = {key for key, tensor in model.state_dict().items() if not tensor.isfinite().all()}
-    if damaged - missing:
-        yield f"no finite numbers in {some(damaged - missing)}"
+    damaged = not_numbers(model) - missing
+    if damaged:
+        yield f"no numbers (NaN) in {some(damaged)}"
+
+
+def not_numbers(model: PreTrainedModel) -> set[str]:
+    """The tensors that hold what is no number: a run that diverged, or a damaged file, leaves them."""
+    return {key for key, tensor in model.state_dict().items() if tensor.isnan().any()}
 
 
 def some(names: set[str]) -> str:

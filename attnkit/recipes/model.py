@@ -14,7 +14,7 @@ from attnkit.files.hub import require_repository
 from attnkit.files.saved import CHECKPOINTS
 from attnkit.models.auto import AUTO_CLASSES
 from attnkit.models.configuration_attnkit import AttnKitConfig, make_config
-from attnkit.models.foreign import FORMATS, said_of
+from attnkit.models.foreign import FORMATS, check_generation, not_numbers, said_of, some
 from attnkit.models.labels import LabelModel
 from attnkit.recipes.saved import model_path
 from attnkit.scaling.parameters import count_parameters
@@ -169,6 +169,7 @@ def load_model(
     if not Path(place).is_dir():
         require_repository(place, kind="model", remedy="give the folder of a run or of a saved model")
     load_config(place, auto_class=auto_class, named=path, **fields)
+    check_generation(Path(place))
     with said_of(f"model {path}"):
         model, info = auto_class.from_pretrained(
             place, output_loading_info=True, ignore_mismatched_sizes=True, **fields
@@ -194,7 +195,7 @@ def load_config(place: str, *, auto_class: Any, named: str, **fields: Any) -> Pr
 def check_weights(
     model: PreTrainedModel, info: dict[str, Any], *, path: str, changed: bool, has_new_head: bool
 ) -> None:
-    """Raise `UsageError` if weights are missing, of another shape, or left over; a new head has none yet.
+    """Raise `UsageError` if weights are missing, of another shape, left over or NaN; a new head has none yet.
 
     Nor has the pooler between body and head, which language models of transformers are saved without.
     """
@@ -213,3 +214,5 @@ def check_weights(
             named = f"it has none named {body}…"
             remedy = IMPORT if model.config.model_type in FORMATS else "give a model that was saved with this head"
         raise UsageError(f"model {path}: these are not weights of {type(model).__name__} ({named}): {remedy}")
+    if damaged := not_numbers(model) - set(info["missing_keys"]):
+        raise UsageError(f"model {path}: holds no numbers (NaN) in {some(damaged)}: give one that did not diverge")

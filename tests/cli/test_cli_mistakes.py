@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from command_line import Cli
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from attnkit.data.objectives import objectives
@@ -193,6 +195,34 @@ def test_a_damaged_model_is_named(finished: Path, tmp_path: Path, cli: Cli) -> N
     code, _, errors = cli("generate", tmp_path / "model")
     assert (code, len(errors)) == (2, 1)
     assert re.search(r"model .*: cannot be loaded: ", errors[0])
+
+
+def test_what_is_no_number_and_a_damaged_generation_config_are_named(finished: Path, tmp_path: Path, cli: Cli) -> None:
+    shutil.copytree(finished / "model", tmp_path / "model")
+    (tmp_path / "model" / "generation_config.json").write_text("[1]")
+    code, _, errors = cli("generate", tmp_path / "model")
+    assert (code, len(errors)) == (2, 1)
+    assert "generation_config.json: holds list and no mapping" in errors[0]
+    (tmp_path / "model" / "generation_config.json").unlink()
+    tensors = load_file(tmp_path / "model" / "model.safetensors")
+    damaged = {key: tensor * torch.nan for key, tensor in tensors.items()}
+    save_file(damaged, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
+    for verb in ("generate", "evaluate"):
+        code, _, errors = cli(verb, tmp_path / "model")
+        assert (code, len(errors)) == (2, 1)
+        assert re.search(r"model .*: holds no numbers \(NaN\) in .* and \d+ more: give one", errors[0])
+
+
+def test_a_config_that_its_class_does_not_take_says_no_more(finished: Path, tmp_path: Path, cli: Cli) -> None:
+    shutil.copytree(finished / "model", tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    for fields, said in (
+        ({"architectures": ["AttnKitForMaskedLM"]}, "AttnKitForMaskedLM is for architecture 'encoder', not 'decoder'"),
+        ({"hidden_size": "wide"}, "Field 'hidden_size' expected int, got str (value: 'wide')"),
+    ):
+        (tmp_path / "model" / "config.json").write_text(json.dumps(config | fields))
+        code, _, errors = cli("export", tmp_path / "model", tmp_path / "new", "--remote-code")
+        assert (code, errors) == (2, [f"attnkit: error: model {tmp_path / 'model'}: {said}"])
 
 
 def test_more_tokens_than_learned_positions(finished: Path, cli: Cli) -> None:
