@@ -1,12 +1,14 @@
 """Checkpoints of transformers' models: read whole, or refused in one line before anything is made of them."""
 
 import logging
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
 from transformers import GenerationConfig, PreTrainedModel
@@ -55,8 +57,10 @@ def load_hf(folder: Path) -> PreTrainedModel:
         raise UsageError(f"{folder} has no config.json: give the folder of a checkpoint")
     class_name = named_class(folder / "config.json")
     check_generation(folder)
+    model_class = getattr(transformers, class_name)
+    check_memory(folder, model_class)
     with said_of(str(folder), remedy=REMEDY):
-        model, info = getattr(transformers, class_name).from_pretrained(
+        model, info = model_class.from_pretrained(
             folder, output_loading_info=True, ignore_mismatched_sizes=True, local_files_only=True
         )
     problems = list(weight_problems(model, info))
@@ -65,6 +69,21 @@ def load_hf(folder: Path) -> PreTrainedModel:
     if info["unexpected_keys"]:
         logger.warning("%s: %s has no %s: left out", folder, class_name, some(info["unexpected_keys"]))
     return model
+
+
+def check_memory(folder: Path, model_class: type[PreTrainedModel]) -> None:
+    """Raise `UsageError` for a config.json whose weights alone this machine could not hold, or of which no model can be
+    made."""
+    with said_of(str(folder), remedy=REMEDY), torch.device("meta"):
+        config = model_class.config_class.from_pretrained(folder, local_files_only=True)
+        numbers = sum(parameter.numel() for parameter in model_class(config).parameters())
+    needed = numbers * (config.dtype or torch.float32).itemsize
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > available:
+        raise UsageError(
+            f"{folder}: config.json describes weights of {needed / 2**30:,.1f} GiB, and this machine has "
+            f"{available / 2**30:,.1f} GiB: correct it, or import on a larger machine"
+        )
 
 
 def check_generation(folder: Path) -> None:

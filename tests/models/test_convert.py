@@ -207,11 +207,11 @@ def test_changed_waves_become_learned_positions() -> None:
     assert worst_difference(to_hf(ours, "marian"), ours, inputs) < TOLERANCE[torch.float64]
 
 
-def test_a_checkpoint_folder_is_imported(tmp_path: Any) -> None:
-    theirs = build("BertForSequenceClassification", num_labels=4)
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_checkpoint_folder_is_imported(name: str, tmp_path: Any) -> None:
+    theirs = build(name)
     theirs.save_pretrained(tmp_path)
     ours = from_hf(tmp_path)
-    assert ours.config.num_labels == 4
     assert worst_difference(theirs, ours, inputs_of(theirs, "right")) < TOLERANCE[torch.float32]
 
 

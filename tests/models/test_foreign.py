@@ -116,6 +116,10 @@ def test_the_class_has_to_be_of_the_model_type(
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "vast": (
+        lambda it: reword(it, vocab_size=10**12),
+        r"describes weights of .* GiB, and this machine has",
+    ),
     "no weights": (lambda it: (it / WEIGHTS).unlink(), "cannot be loaded: OSError: .*no file named model.safetensors"),
     "cut off": (lambda it: (it / WEIGHTS).write_bytes((it / WEIGHTS).read_bytes()[:900]), "cannot be loaded: "),
     "vocabulary": (lambda it: reword(it, vocab_size=54), r"wte.weight is \[53, 30\], not \[54, 30\]"),
