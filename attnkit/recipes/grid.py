@@ -1,8 +1,8 @@
 """Several runs of one kind: seeds, learning rates and batch sizes, judged on the same held-out examples."""
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
@@ -27,6 +27,16 @@ class Setting:
 
     def __str__(self) -> str:
         return f"learning_rate {self.learning_rate}, batch {self.per_device_batch_size}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A finished run of a group."""
+
+    seed: int
+    folder: Path
+    figures: dict[str, dict[str, float]]
+    """By split: `held_out` and perhaps `test`."""
 
 
 def runs_of(run: FinetuneRun) -> Iterator[tuple[Setting, int, FinetuneRun]]:
@@ -61,48 +71,71 @@ def run_grid(run: FinetuneRun, finetune: Callable[[FinetuneRun], str]) -> str:
         problems.append(f"training.output_dir: {path} is of no grid whose runs are there: choose another folder")
     if problems:
         raise UsageError("\n".join(dict.fromkeys(problems)))
-    figures: dict[Setting, dict[int, dict[str, float]]] = {}
+    groups: dict[Setting, list[Member]] = {}
+    splits = ["held_out"] + ["test"] * (run.data.test_source is not None)
     for setting, seed, member in members:
         summary = Path(member.training.output_dir) / SUMMARY
         if not (run.training.resume and summary.exists()):
             said = finetune(member)
             if not summary.exists():  # a signal ended it
                 return said
-        figures.setdefault(setting, {})[seed] = held_out_of(summary)
-    report = summarize(figures)
+        figures = figures_of(summary, splits)
+        groups.setdefault(setting, []).append(Member(seed=seed, folder=summary.parent, figures=figures))
+    report = summarize(groups, best_metric=run.training.best_metric, best_mode=run.training.best_mode)
     with writing(path), replacing(path) as unfinished:
-        unfinished.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        unfinished.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return say(report, path)
 
 
-def held_out_of(summary: Path) -> dict[str, float]:
-    """The held-out figures of a finished run. Raises `UsageError` for a damaged file."""
-    figures = read_json(summary).get("held_out")
-    if not isinstance(figures, dict):
-        raise UsageError(f"{summary}: has no held-out figures: the file is damaged; delete it and run again")
-    return figures
+def figures_of(summary: Path, splits: Sequence[str]) -> dict[str, dict[str, float]]:
+    """The figures of a finished run by split. Raises `UsageError` for a damaged file, and for a run that judged
+    other splits."""
+    found = read_json(summary)
+    for split in splits:
+        if not isinstance(found.get(split), dict):
+            name = split.replace("_", "-")
+            raise UsageError(
+                f"{summary}: has no {name} figures: it is damaged, or of a run without data.{split}_source; delete "
+                f"{summary.parent} and run again"
+            )
+    return {split: found[split] for split in splits}
 
 
-def summarize(figures: dict[Setting, dict[int, dict[str, float]]]) -> list[dict[str, Any]]:
+def summarize(groups: dict[Setting, list[Member]], *, best_metric: str, best_mode: str) -> dict[str, Any]:
     """Mean and deviation of each metric over the seeds of each setting, and of its difference to the first setting.
 
     Runs of equal seeds see the same weights, so differences are paired: the deviation that seeds cause in both is out.
+    The best setting is that of the best mean of `best_metric` on held-out examples: test examples only report.
     """
-    first = next(iter(figures.values()))
-    report = []
-    for setting, by_seed in figures.items():
-        names = next(iter(by_seed.values()))
-        values = {name: [one[name] for one in by_seed.values()] for name in names}
-        paired = {name: [one[name] - first[seed][name] for seed, one in by_seed.items()] for name in names}
-        report.append(
-            {
-                **vars(setting),
-                "seeds": list(by_seed),
-                "metrics": {name: spread(found) for name, found in values.items()},
-                "difference_to_first": {name: spread(found) for name, found in paired.items()},
-            }
-        )
-    return report
+    settings = [
+        {
+            **vars(setting),
+            "seeds": [member.seed for member in members],
+            "runs": [str(member.folder) for member in members],
+            **over_seeds(members),
+            "difference_to_first": over_seeds(members, beside=next(iter(groups.values()))),
+        }
+        for setting, members in groups.items()
+    ]
+    choose = min if best_mode == "min" else max
+    best = choose(settings, key=lambda group: float(group["held_out"][best_metric]["mean"]))
+    return {"best_metric": best_metric, "best": settings.index(best), "settings": settings}
+
+
+def over_seeds(members: list[Member], *, beside: Sequence[Member] = ()) -> dict[str, dict[str, dict[str, Any]]]:
+    """Mean and deviation by split and metric, of the figures or of how far they are from those of the same seeds."""
+    return {
+        split: {
+            name: spread(
+                [
+                    member.figures[split][name] - (beside[place].figures[split][name] if beside else 0)
+                    for place, member in enumerate(members)
+                ]
+            )
+            for name in names
+        }
+        for split, names in members[0].figures.items()
+    }
 
 
 def spread(values: list[float]) -> dict[str, float | None]:
@@ -110,17 +143,26 @@ def spread(values: list[float]) -> dict[str, float | None]:
     return {"mean": mean(values), "sd": stdev(values) if len(values) > 1 else None}
 
 
-def say(report: list[dict[str, Any]], path: Path) -> str:
+def say(report: dict[str, Any], path: Path) -> str:
     """The report for people."""
-    lines = []
-    for group in report:
-        setting = Setting(**{name: group[name] for name in ("learning_rate", "per_device_batch_size")})
-        lines.append(f"{setting}, seeds {', '.join(map(str, group['seeds']))}")
-        for name, found in group["metrics"].items():
-            change = group["difference_to_first"][name]
-            beside = "" if group is report[0] else f"   {show(change)} to the first, paired"
-            lines.append(f"  {name:<22}{show(found)}{beside}")
+    lines, settings = [], report["settings"]
+    for group in settings:
+        lines.append(f"{setting_of(group)}, seeds {', '.join(map(str, group['seeds']))}")
+        for split, differences in group["difference_to_first"].items():
+            for name, found in group[split].items():
+                label = f"{split.replace('_', '-')} {name}"
+                beside = "" if group is settings[0] else f"   {show(differences[name])} to the first, paired"
+                lines.append(f"  {label:<27}{show(found)}{beside}")
+        lines += [f"  {'run':<27}{folder}" for folder in group["runs"]]
+    if len(settings) > 1:
+        chosen = f"{setting_of(settings[report['best']])}, by the mean of held-out {report['best_metric']}"
+        lines.append(f"best of these: {chosen}")
     return "\n".join([*lines, f"written to {path}"])
+
+
+def setting_of(group: dict[str, Any]) -> Setting:
+    """The setting of a group of the report."""
+    return Setting(**{it.name: group[it.name] for it in fields(Setting)})
 
 
 def show(found: dict[str, float | None]) -> str:

@@ -15,7 +15,7 @@ from attnkit.files.saved import run_folder
 from attnkit.recipes.inputs import absolute_data
 from attnkit.recipes.judge import BatchConfig, judge, make_rows, say_figures, write_predictions
 from attnkit.recipes.model import load_model, row_length
-from attnkit.recipes.saved import tokenizer_of, verb_of
+from attnkit.recipes.saved import refuse_several, tokenizer_of, verb_of
 from attnkit.tasks import Task, load_examples, make_task
 from attnkit.tasks.examples import read_examples
 from attnkit.training.evaluation import read_rows
@@ -111,6 +111,8 @@ def evaluate_finetuned(path: str, *, data: DataConfig, batch_size: int, imports:
 def finetuned_run(path: str, *, data: DataConfig, imports: Sequence[str]) -> tuple[FinetuneRun, Path]:
     """The run that made a model, with the keys of `data` that were given now, and its folder."""
     folder = run_folder(path)
+    if folder is None:
+        refuse_several(path)
     if folder is None or verb_of(folder) != "finetune":
         raise UsageError(f"{path}: is no fine-tuned run: there is no config.yaml with a task; give the folder of one")
     run = load_saved(FinetuneRun, folder, imports=imports)

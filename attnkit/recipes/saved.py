@@ -13,6 +13,7 @@ from attnkit.training.checkpoint import newest_complete
 
 TOKENIZER = "tokenizer"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+SHOWN = 12  # runs that an error names
 
 
 def model_path(path: str) -> str:
@@ -30,11 +31,20 @@ def model_path(path: str) -> str:
     run = run_folder(folder)
     if run is not None:
         raise UsageError(f"model {path}: {unfinished(run)}")
+    refuse_several(path)
     if folder.is_dir():
         raise UsageError(f"model {path}: the folder has no config.json: give that of a run or of a saved model")
     if folder.is_file():
         raise UsageError(f"model {path}: is a file: give the folder of a run or of a saved model")
     return path
+
+
+def refuse_several(path: str) -> None:
+    """Raise `UsageError` for a folder that is no run and holds some, as that of a grid does."""
+    names = [run.parent.name for run in sorted(Path(path).expanduser().glob(f"*/{CONFIG}"))]
+    if names and run_folder(path) is None:
+        more = ", …" if len(names) > SHOWN else ""
+        raise UsageError(f"{path}: is a folder of runs: give one of those inside ({', '.join(names[:SHOWN])}{more})")
 
 
 def unfinished(run: Path) -> str:

@@ -1,6 +1,7 @@
 """Laws that every task keeps, on real examples: what is reported is what is saved, whatever the size of a batch."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -319,22 +320,40 @@ def test_an_adapter_trains_few_weights_and_is_merged(tmp_path: Path) -> None:
     assert not [name for name, _ in merged.named_parameters() if "lora" in name]
 
 
-def test_a_grid_is_summed_up_over_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ("--grid.seeds", "[1, 2]", "--grid.learning_rates", "[1e-2, 1e-3]")
+def test_a_grid_is_chosen_by_held_out_examples_and_reported_on_test_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test = write(tmp_path / "test.jsonl", ROWS["classification"][:9])
+    grid = ("--grid.seeds", "[1, 2]", "--grid.learning_rates", "[1e-2, 1e-3]")
+    flags = (*grid, "--data.test_source", test)
     assert finetune("classification", tmp_path, *flags) == 0
-    report = json.loads((tmp_path / "run" / "grid.json").read_text(encoding="utf-8"))
-    assert [(group["learning_rate"], group["seeds"]) for group in report] == [(0.01, [1, 2]), (0.001, [1, 2])]
-    summaries = [
-        json.loads((tmp_path / "run" / f"rate0.01-batch16-seed{seed}" / "summary.json").read_text(encoding="utf-8"))
-        for seed in (1, 2)
-    ]
-    losses = [summary["held_out"]["loss"] for summary in summaries]
-    assert report[0]["metrics"]["loss"] == {"mean": np.mean(losses), "sd": pytest.approx(np.std(losses, ddof=1))}
-    assert report[0]["difference_to_first"]["loss"] == {"mean": 0, "sd": 0}
-    capsys.readouterr()
+    said = capsys.readouterr().out
+    folder = tmp_path / "run"
+    report = json.loads((folder / "grid.json").read_text(encoding="utf-8"))
+    first, second = report["settings"]
+    assert [(group["learning_rate"], group["seeds"]) for group in (first, second)] == [(0.01, [1, 2]), (0.001, [1, 2])]
+    names = [f"rate0.01-batch16-seed{seed}" for seed in (1, 2)]
+    assert first["runs"] == [str(folder / name) for name in names]
+    summaries = [json.loads((folder / name / "summary.json").read_text(encoding="utf-8")) for name in names]
+    for split in ("held_out", "test"):
+        losses = [summary[split]["loss"] for summary in summaries]
+        assert first[split]["loss"] == {"mean": np.mean(losses), "sd": pytest.approx(np.std(losses, ddof=1))}
+        assert first["difference_to_first"][split]["loss"] == {"mean": 0, "sd": 0}
+    assert f"  test loss                  {first['test']['loss']['mean']:.4f} ± " in said
+    assert report["best"] == int(second["held_out"]["loss"]["mean"] < first["held_out"]["loss"]["mean"])
+    rate = report["settings"][report["best"]]["learning_rate"]
+    assert f"best of these: learning_rate {rate}, batch 16, by the mean of held-out loss" in said
     assert finetune("classification", tmp_path, *flags) == 2
     assert "already holds a run; go on with the grid by --resume" in capsys.readouterr().err
     assert finetune("classification", tmp_path, *flags, "--resume") == 0
+    for words in (["evaluate"], ["predict", "--data.source", str(test)], ["generate"]):
+        capsys.readouterr()
+        assert main([words[0], str(folder), *words[1:]]) == 2
+        assert re.search(r"run: is a folder of runs: give one of those inside \(rate0", capsys.readouterr().err)
+    summaries[0].pop("test")
+    (folder / names[0] / "summary.json").write_text(json.dumps(summaries[0]), encoding="utf-8")
+    assert finetune("classification", tmp_path, *flags, "--resume") == 2
+    assert "has no test figures: it is damaged, or of a run without data.test_source" in capsys.readouterr().err
 
 
 PEERS = {
