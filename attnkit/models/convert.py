@@ -19,7 +19,7 @@ from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.models.embeddings import build_position
 from attnkit.models.foreign import FORMATS, find_format, load_hf, said_of
 from attnkit.models.formats import Format, Fused, Head, Rule
-from attnkit.models.stack import AttnKitPreTrainedModel
+from attnkit.models.pretrained import AttnKitPreTrainedModel
 
 # What changes how a model is trained or started, and not what it computes.
 NOT_FUNCTION = {

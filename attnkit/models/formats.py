@@ -15,7 +15,7 @@ from attnkit.errors import UsageError
 from attnkit.models import labels, language
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.models.modeling_attnkit import AttnKitModel
-from attnkit.models.stack import AttnKitPreTrainedModel
+from attnkit.models.pretrained import AttnKitPreTrainedModel
 
 
 @dataclass(frozen=True)

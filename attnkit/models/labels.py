@@ -27,7 +27,8 @@ from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.models.language import shift_right
 from attnkit.models.modeling_attnkit import AttnKitModel
 from attnkit.models.pooling import pool
-from attnkit.models.stack import AttnKitPreTrainedModel, renamed_cache
+from attnkit.models.pretrained import AttnKitPreTrainedModel
+from attnkit.models.stack import renamed_cache
 
 
 class LabelModel(AttnKitPreTrainedModel):

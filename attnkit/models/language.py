@@ -23,7 +23,8 @@ from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.models.generation import AttnKitGenerationMixin
 from attnkit.models.loss import IGNORED, TokenLoss, policy_loss
 from attnkit.models.modeling_attnkit import AttnKitModel
-from attnkit.models.stack import AttnKitPreTrainedModel, renamed_cache
+from attnkit.models.pretrained import AttnKitPreTrainedModel
+from attnkit.models.stack import renamed_cache
 
 
 @runtime_checkable

@@ -17,7 +17,8 @@ from transformers.utils.generic import can_return_tuple
 from attnkit.errors import UsageError
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.models.pooling import Pooler, pool
-from attnkit.models.stack import AttnKitPreTrainedModel, Stack, renamed_cache
+from attnkit.models.pretrained import AttnKitPreTrainedModel
+from attnkit.models.stack import Stack, renamed_cache
 
 
 class AttnKitModel(AttnKitPreTrainedModel):

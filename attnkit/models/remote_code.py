@@ -17,7 +17,7 @@ from attnkit.models import labels, language, modeling_attnkit
 from attnkit.models.card import write_card
 from attnkit.models.checks import all_parts
 from attnkit.models.configuration_attnkit import AttnKitConfig
-from attnkit.models.stack import AttnKitPreTrainedModel
+from attnkit.models.pretrained import AttnKitPreTrainedModel
 
 PACKAGE = "attnkit"
 PUBLIC = f"{PACKAGE}_public"  # what a user's own file finds under the name attnkit

@@ -11,7 +11,7 @@ from attnkit.attention import Attention, Scorer, scorers
 from attnkit.errors import UsageError
 from attnkit.models.blocks import Block
 from attnkit.models.configuration_attnkit import AttnKitConfig
-from attnkit.models.stack import AttnKitPreTrainedModel
+from attnkit.models.pretrained import AttnKitPreTrainedModel
 
 Model = TypeVar("Model", bound=AttnKitPreTrainedModel)
 
