@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
 from attnkit.attention import normalizers, patterns, positions, scorers
@@ -266,3 +267,9 @@ def all_parts(config: Any) -> list[type]:
     """The class of every part that a configuration names."""
     named = [scorers[name] for name, _ in config.all_scorers()] + [patterns[name] for name, _ in config.all_patterns()]
     return list(dict.fromkeys([*named, normalizers[config.normalizer], positions[config.position]]))
+
+
+def num_positions(config: PreTrainedConfig) -> int | None:
+    """The positions of a model, or those that it is said to be trained for; None where its config says nothing."""
+    # Looked up as an attribute, since models such as GPT-2 store it by a name of their own.
+    return config.max_position_embeddings if hasattr(config, "max_position_embeddings") else None

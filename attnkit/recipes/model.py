@@ -13,6 +13,7 @@ from attnkit.errors import UsageError
 from attnkit.files.hub import require_repository
 from attnkit.files.saved import CHECKPOINTS
 from attnkit.models.auto import AUTO_CLASSES
+from attnkit.models.checks import num_positions
 from attnkit.models.configuration_attnkit import AttnKitConfig, make_config
 from attnkit.models.foreign import FORMATS, check_generation, not_numbers, said_of, some
 from attnkit.models.labels import LabelModel
@@ -142,12 +143,6 @@ def check_fit(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, *, s
 def row_length(given: int | None, config: PreTrainedConfig) -> int:
     """The tokens of a row: as many as were given, or as the model has positions, but no more than is usual."""
     return given or min(num_positions(config) or USUAL_LENGTH, USUAL_LENGTH)
-
-
-def num_positions(config: PreTrainedConfig) -> int | None:
-    """The positions of a model, or those that it is said to be trained for; None where its config says nothing."""
-    # Looked up as an attribute, since models such as GPT-2 store it by a name of their own.
-    return config.max_position_embeddings if hasattr(config, "max_position_embeddings") else None
 
 
 def meaning_of_limit(config: PreTrainedConfig) -> str:

@@ -15,6 +15,7 @@ from attnkit.config.runs import PretrainRun
 from attnkit.data.documents import Documents
 from attnkit.data.objectives import Objective, objectives
 from attnkit.errors import UsageError
+from attnkit.models.checks import num_positions
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.recipes import manifest
 from attnkit.recipes.folder import (
@@ -30,7 +31,7 @@ from attnkit.recipes.folder import (
 )
 from attnkit.recipes.generate import continue_text
 from attnkit.recipes.inputs import absolute_data, tokenizer_path
-from attnkit.recipes.model import build_model, num_positions
+from attnkit.recipes.model import build_model
 from attnkit.recipes.report import write_page
 from attnkit.recipes.text import (
     Rows,

@@ -15,30 +15,45 @@ from attnkit.errors import UsageError
 from attnkit.models.loss import IGNORED
 from attnkit.tasks.rows import Row
 
+USUAL = 64  # tokens that are written
+
 
 @dataclass(frozen=True, kw_only=True)
 class Writing:
-    """How texts are written: the likeliest token each time, or beam search."""
+    """How texts are written: the likeliest token each time, or beam search.
 
-    max_new_tokens: int
+    `max_new_tokens` is None where it is to follow from the room that there is; see `num_tokens`.
+    """
+
+    max_new_tokens: int | None
     num_beams: int
     length_penalty: float
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 1 or self.num_beams < 1:
+        if (self.max_new_tokens is not None and self.max_new_tokens < 1) or self.num_beams < 1:
             raise UsageError(
                 f"task.options: max_new_tokens {self.max_new_tokens} and num_beams {self.num_beams} must be 1 or more"
             )
 
+    def num_tokens(self, room: int | None) -> int:
+        """How many tokens are written at most: as many as were given, or what is usual where there is room for it."""
+        return self.max_new_tokens or min(USUAL, USUAL if room is None else room)
+
     def write(
-        self, model: Any, tokenizer: PreTrainedTokenizerBase, *, input_ids: Tensor, attention_mask: Tensor
+        self,
+        model: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        room: int | None = None,
     ) -> list[tuple[str, float]]:
         """What the model writes after, or from, each row of tokens, and the probability of it."""
         beams = {"length_penalty": self.length_penalty, "early_stopping": True} if self.num_beams > 1 else {}
         written = model.generate(
             input_ids=input_ids,
             attention_mask=attention_mask,
-            max_new_tokens=self.max_new_tokens,
+            max_new_tokens=self.num_tokens(room),
             num_beams=self.num_beams,
             do_sample=False,
             pad_token_id=tokenizer.pad_token_id,

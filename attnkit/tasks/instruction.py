@@ -39,7 +39,7 @@ class Instruction(Task):
     with the text in `task.text_pair_column` below it where there is one, and the answer in `task.label_column`. It
     becomes text by the chat template of the tokenizer. Only tokens of the assistant's messages are predicted; where
     `data.sequence_length` leaves none of them, the example is dropped and counted. Metrics of texts judge what the
-    model writes as the last answer.
+    model writes as the last answer: at most `max_new_tokens`, which null makes 64 or half of a row, the less of both.
     """
 
     auto_class = AutoModelForCausalLM
@@ -54,7 +54,7 @@ class Instruction(Task):
         data: ExamplesConfig,
         *,
         messages_column: str | None = None,
-        max_new_tokens: int = 64,
+        max_new_tokens: int | None = None,
         num_beams: int = 1,
         length_penalty: float = 1.0,
     ) -> None:
@@ -112,14 +112,21 @@ class Instruction(Task):
         return [self.row(self.messages(example), max_length=max_length) for example in examples]
 
     def row(self, messages: list[Message], *, max_length: int) -> Row:
-        """One conversation, cut on its right; what the last answer follows is `prompt`, cut on its left."""
+        """One conversation, cut on its right; what the last answer follows is `prompt`, cut on its left,
+        and `room` how many tokens may follow it."""
         is_answered = messages[-1]["role"] == "assistant"
         prompt = self.text_of(messages[:-1] if is_answered else messages, asks=True)
         prompt_ids = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        room = max(1, max_length - self.writing.max_new_tokens)
+        max_new_tokens = self.writing.num_tokens(max_length // 2)
+        room = max_length - max_new_tokens
+        if room < 1:
+            raise UsageError(
+                f"task.options.max_new_tokens: {max_new_tokens} leaves no room for a prompt in rows of "
+                f"data.sequence_length {max_length}: lower the one, or raise the other"
+            )
         if not is_answered:
             row = {"input_ids": prompt_ids[-room:], "attention_mask": [1] * len(prompt_ids[-room:])}
-            return {**row, "prompt": prompt_ids[-room:], "cut": len(prompt_ids) > room}
+            return {**row, "prompt": prompt_ids[-room:], "room": max_new_tokens, "cut": len(prompt_ids) > room}
         whole, spans = self.text_of(messages), self.answer_spans(messages)
         encoded = self.tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
         labels = [
@@ -133,6 +140,7 @@ class Instruction(Task):
             **row,
             "labels": labels[:max_length],
             "prompt": prompt_ids[-room:],
+            "room": max_new_tokens,
             "cut": len(labels) > max_length,
         }
 
@@ -179,7 +187,7 @@ class Instruction(Task):
         mask = [[0] * (width - len(row["prompt"])) + [1] * len(row["prompt"]) for row in rows]
         inputs = {"input_ids": torch.tensor(tokens), "attention_mask": torch.tensor(mask)}
         on_device = {name: values.to(model.device) for name, values in inputs.items()}
-        return self.writing.write(model, self.tokenizer, **on_device)
+        return self.writing.write(model, self.tokenizer, room=rows[0]["room"], **on_device)
 
     def gold(self, example: Example) -> str:
         return self.messages(example)[-1]["content"]

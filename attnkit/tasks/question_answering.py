@@ -19,6 +19,7 @@ from attnkit.tasks.metrics_of_texts import plain
 from attnkit.tasks.rows import Row
 from attnkit.tasks.token_classification import require_offsets
 
+USUAL_STRIDE = 64  # tokens
 NO_ANSWER = 0
 """The token that a window points at which does not hold the answer: the first, which is never one of the text."""
 
@@ -30,7 +31,8 @@ class QuestionAnswering(Task):
 
     `data.text_column` holds the text, `question_column` the question, `task.label_column` the answers as in SQuAD,
     `{text: [...], answer_start: [...]}`, or one text that occurs once in the text. A text that does not fit into
-    `data.sequence_length` is read in windows that share `stride` tokens. The answer is the span of at most
+    `data.sequence_length` is read in windows that share `stride` tokens, which null makes 64, or half of
+    what the longest question leaves of a row where that is less. The answer is the span of at most
     `max_answer_tokens` with the highest sum of logits in any window; `num_best` spans are written beside it. With
     `no_answer` a question may have none, and gets none where the first token is better by `no_answer_threshold`.
     """
@@ -46,14 +48,14 @@ class QuestionAnswering(Task):
         data: ExamplesConfig,
         *,
         question_column: str = "question",
-        stride: int = 64,
+        stride: int | None = None,
         max_answer_tokens: int = 30,
         num_best: int = 5,
         no_answer: bool = False,
         no_answer_threshold: float = 0.0,
     ) -> None:
         super().__init__(task, data)
-        if stride < 0 or max_answer_tokens < 1 or num_best < 1:
+        if (stride is not None and stride < 0) or max_answer_tokens < 1 or num_best < 1:
             raise UsageError(
                 f"task.options: stride {stride} must be 0 or more, max_answer_tokens {max_answer_tokens} and num_best "
                 f"{num_best} must be 1 or more"
@@ -109,13 +111,13 @@ class QuestionAnswering(Task):
         model.register_forward_hook(hide_padding, with_kwargs=True)
 
     def encode(self, examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> list[Row]:
-        self.check_stride(examples, tokenizer, max_length=max_length)
+        stride = self.checked_stride(examples, tokenizer, max_length=max_length)
         encoded = tokenizer(
             [example["question"] for example in examples],
             [example["text"] for example in examples],
             truncation="only_second",
             max_length=max_length,
-            stride=self.stride,
+            stride=stride,
             return_overflowing_tokens=True,
             return_offsets_mapping=True,
         )
@@ -133,16 +135,20 @@ class QuestionAnswering(Task):
             rows.append(row)
         return rows
 
-    def check_stride(self, examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> None:
-        """Raise `UsageError` if windows would not move on through the text beside the longest question."""
+    def checked_stride(
+        self, examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, *, max_length: int
+    ) -> int:
+        """The tokens that windows share. Raises `UsageError` if they would not move on beside the longest question."""
         questions = tokenizer([example["question"] for example in examples], add_special_tokens=False)["input_ids"]
         room = max_length - max(map(len, questions)) - tokenizer.num_special_tokens_to_add(pair=True)
-        if self.stride >= room:
+        stride = min(USUAL_STRIDE, max(room, 0) // 2) if self.stride is None else self.stride
+        if stride >= room:
             raise UsageError(
-                f"task.options.stride: {self.stride} has to be less than the {max(room, 0)} tokens that "
+                f"task.options.stride: {stride} has to be less than the {max(room, 0)} tokens that "
                 f"data.sequence_length {max_length} leaves for the text beside the longest question: lower the one, "
                 "raise the other, or shorten the question"
             )
+        return stride
 
     def outcomes(self, rows: list[Row], *, batch: dict[str, Any], output: Any, model: Any) -> list[Any]:
         starts, ends = output.start_logits.float().cpu(), output.end_logits.float().cpu()

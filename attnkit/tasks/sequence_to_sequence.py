@@ -6,6 +6,7 @@ from typing import Any, final
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from attnkit.errors import UsageError
+from attnkit.models.checks import num_positions
 from attnkit.tasks.base import Answer, Task, TaskConfig, tasks
 from attnkit.tasks.examples import Example, ExamplesConfig
 from attnkit.tasks.fields import Field, text
@@ -18,7 +19,8 @@ from attnkit.tasks.rows import Row, tokenize
 class SequenceToSequence(Task):
     """p(target | text) = Π p(token | text, tokens before it), judged by what is written for a text.
 
-    `prefix` stands before every text. Targets are cut at `max_target_tokens`, which is also how much is written.
+    `prefix` stands before every text. Targets are cut at `max_target_tokens`, which is also how much is written;
+    null makes it 64, or as many as the model has positions.
     Writing takes the likeliest token each time, or with `num_beams` the best of so many beams, whose score is divided
     by length^`length_penalty`. Labels end with the end token and carry no start token: the model puts its own in front.
     """
@@ -35,12 +37,12 @@ class SequenceToSequence(Task):
         data: ExamplesConfig,
         *,
         prefix: str = "",
-        max_target_tokens: int = 64,
+        max_target_tokens: int | None = None,
         num_beams: int = 1,
         length_penalty: float = 1.0,
     ) -> None:
         super().__init__(task, data)
-        self.prefix, self.max_target_tokens = prefix, max_target_tokens
+        self.prefix = prefix
         self.writing = Writing(max_new_tokens=max_target_tokens, num_beams=num_beams, length_penalty=length_penalty)
 
     def fields(self) -> dict[str, Field]:
@@ -65,6 +67,13 @@ class SequenceToSequence(Task):
         if vars(model.config).get("decoder_start_token_id") is None:
             raise UsageError("model.decoder_start_token_id: the decoder has no token to start with: set it")
         self.start = model.config.decoder_start_token_id
+        positions = num_positions(model.config)
+        self.max_target_tokens = self.writing.num_tokens(positions)
+        if positions is not None and self.max_target_tokens > positions:
+            raise UsageError(
+                f"task.options.max_target_tokens: {self.max_target_tokens} is more than model.max_position_embeddings: "
+                f"{positions}: lower the one, or raise the other"
+            )
 
     def encode(self, examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> list[Row]:
         rows = tokenize(tokenizer, [self.prefix + example["text"] for example in examples], max_length=max_length)
@@ -88,7 +97,7 @@ class SequenceToSequence(Task):
         inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
         answers = [
             {"prediction": text, "probability": probability}
-            for text, probability in self.writing.write(model, self.tokenizer, **inputs)
+            for text, probability in self.writing.write(model, self.tokenizer, room=self.max_target_tokens, **inputs)
         ]
         if "labels" not in batch:
             return answers

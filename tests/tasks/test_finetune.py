@@ -250,8 +250,6 @@ def test_a_model_without_the_head_of_a_task_is_one_line(
     source = tmp_path / "rows.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     flags = ["--model.path", saved / model, "--task.name", name]
-    if name == "question_answering":
-        flags += ["--task.options.stride", 4]
     assert finetune(source, tmp_path / "run", *flags) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search(message, line)

@@ -95,6 +95,16 @@ def test_windows_have_to_move_on() -> None:
     example = {"text": " ".join(WORDS * 3), "question": "cat ran", "answers": [("cat", 0)]}
     with pytest.raises(UsageError, match=r"task\.options\.stride: 40 has to be less than the \d+ tokens"):
         qa(stride=40).encode([example], TOKENIZERS["wordpiece"], max_length=40)
+    with pytest.raises(UsageError, match=r"task\.options\.stride: 0 has to be less than the 0 tokens"):
+        qa().encode([example], TOKENIZERS["wordpiece"], max_length=9)
+
+
+@pytest.mark.parametrize(("max_length", "stride"), [(24, 7), (64, 27), (400, 64)])
+def test_without_a_stride_windows_of_any_size_move_on(max_length: int, stride: int) -> None:
+    example = {"text": " ".join(WORDS * 30), "question": "cat ran", "answers": [("cat", 0)]}
+    rows = qa().encode([example], TOKENIZERS["wordpiece"], max_length=max_length)
+    first, second = (row["spans"] for row in rows[:2])
+    assert len({span for span in first if span} & {span for span in second if span}) == stride
 
 
 def test_no_answer_is_the_first_token_of_every_window() -> None:

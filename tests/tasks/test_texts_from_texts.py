@@ -199,6 +199,27 @@ def test_answers_are_written_after_prompts_of_unequal_length(tokenizer: Any) -> 
     assert [value for _, value in together] == pytest.approx([value for _, value in alone], rel=1e-3)
 
 
+def test_a_row_of_any_size_has_room_for_prompt_and_answer(tokenizer: Any) -> None:
+    task = task_of("instruction", tokenizer)
+    for max_length, room in ((30, 15), (64, 32), (400, 64)):
+        (row,) = task.encode([{"text": TEXT * 20}], tokenizer, max_length=max_length)
+        assert (row["room"], len(row["prompt"])) == (room, max_length - room)
+    with pytest.raises(UsageError, match=r"task\.options\.max_new_tokens: 30 leaves no room for a prompt in rows of"):
+        task_of("instruction", tokenizer, max_new_tokens=30).encode([{"text": TEXT}], tokenizer, max_length=30)
+
+
+def test_targets_are_no_longer_than_the_model_has_positions(tokenizer: Any) -> None:
+    task = task_of("sequence_to_sequence", tokenizer)
+    config = attnkit.AttnKitConfig(**SIZE, **SPECIAL, architecture="encoder-decoder", max_position_embeddings=24)
+    model = attnkit.AttnKitForSeq2SeqLM(config)
+    task.prepare_model(model, [])
+    (row,) = task.encode([{"text": "a", "target": TEXT * 5}], tokenizer, max_length=16)
+    assert len(row["labels"]) == 24
+    task = task_of("sequence_to_sequence", tokenizer, max_target_tokens=25)
+    with pytest.raises(UsageError, match=r"task\.options\.max_target_tokens: 25 is more than model\.max_position_emb"):
+        task.prepare_model(model, [])
+
+
 def test_all_rows_without_labels_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from attnkit.cli import main
 
