@@ -1,6 +1,7 @@
 """Few weights in place of all: the methods of PEFT, merged into the model at the end."""
 
 import warnings
+from copy import deepcopy
 from dataclasses import Field, dataclass, field, fields
 from importlib.util import find_spec
 from typing import Any
@@ -65,7 +66,8 @@ def adapt(model: PreTrainedModel, adapter: AdapterConfig, *, new_head: bool) -> 
     """The model with the weights of a method beside its own, which no longer learn; without a method, itself.
 
     A new head is trained whole, whatever `modules_to_save` names beside it. Raises `UsageError` for what
-    `adapter_class` refuses, for parts that the model has not, and for values that the method itself does not take.
+    `adapter_class` refuses, for parts that the model has not, for values that the method itself does not take, and for
+    methods that do not merge.
     """
     if adapter.method is None:
         return model
@@ -90,7 +92,23 @@ def adapt(model: PreTrainedModel, adapter: AdapterConfig, *, new_head: bool) -> 
     factors = [vars(part).get("scaling") for part in adapted.modules()]
     if any(isinstance(factor, dict) and 0 in factor.values() for factor in factors):
         raise UsageError(f"adapter.options: {adapter.options} multiply the adapter by 0, so that it learns nothing")
+    check_merge(adapted, adapter)
     return adapted
+
+
+def check_merge(adapted: Any, adapter: AdapterConfig) -> None:
+    """Raise `UsageError` for a method whose layers do not merge: a copy of one of each kind is tried."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    kinds = {type(part): part for part in adapted.modules() if isinstance(part, BaseTunerLayer)}
+    try:
+        for layer in kinds.values():
+            deepcopy(layer).merge()
+    except NotImplementedError as error:
+        raise UsageError(
+            f"adapter.method: {adapter.method!r} adds nothing to the weights of a model that could be saved with them: "
+            "choose another"
+        ) from error
 
 
 def check_parts(model: PreTrainedModel, adapter: AdapterConfig) -> None:
@@ -109,7 +127,16 @@ def check_parts(model: PreTrainedModel, adapter: AdapterConfig) -> None:
 
 def merge(model: Any, adapter: AdapterConfig) -> PreTrainedModel:
     """The model alone, what `adapt` put beside its weights added to them."""
-    return model if adapter.method is None else model.merge_and_unload()
+    if adapter.method is None:
+        return model
+    from peft.utils.other import AuxiliaryTrainingWrapper
+
+    merged = model.merge_and_unload()
+    # Some methods leave the parts that were trained whole inside what PEFT wrapped them in.
+    wrapped = [(name, part) for name, part in merged.named_modules() if isinstance(part, AuxiliaryTrainingWrapper)]
+    for name, part in wrapped:
+        merged.set_submodule(name, part.unload_and_optionally_merge_module(True, False, None))
+    return merged
 
 
 def linear_layers(model: PreTrainedModel) -> list[str]:

@@ -1,14 +1,33 @@
 """An adapter trains what it says, a new head always, and refuses what PEFT would take without a word."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from peft import PEFT_TYPE_TO_CONFIG_MAPPING
+from transformers import BertConfig, BertForSequenceClassification
 
 import attnkit
 from attnkit.errors import UsageError
 from attnkit.tasks.adapter import AdapterConfig, adapt, merge
+
+# What some methods need to be told for layers as small as these.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "adalora": {"total_step": 10},
+    "c3a": {"block_size": 8},
+    "fourierft": {"n_frequency": 8},
+    "ia3": {"feedforward_modules": []},
+    "miss": {"r": 8},
+    "psoft": {"r": 8},
+    "road": {"group_size": 8},
+    "shira": {"r": 4},
+    "vblora": {"vector_length": 8},
+    "waveft": {"n_frequency": 8},
+}
+METHODS = sorted(kind.value.lower() for kind in PEFT_TYPE_TO_CONFIG_MAPPING)
+REFUSED = r"unknown method|adds nothing to the weights|trains no new head"
 
 
 def classifier() -> Any:
@@ -30,6 +49,42 @@ def test_a_new_head_is_trained_and_saved_whatever_else_is(method: str) -> None:
     assert merged.keys() == before.keys()
     changed = {name for name, value in merged.items() if not torch.equal(value, before[name])}
     assert {name for name in before if "tokens" in name or name.startswith("score.")} <= changed
+
+
+def encoder() -> Any:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 50}
+    return BertForSequenceClassification(BertConfig(**sizes, intermediate_size=32, num_labels=3))
+
+
+@pytest.mark.parametrize("make", [classifier, encoder])
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_merged_says_the_same_when_it_is_loaded_or_the_method_is_refused(
+    method: str, make: Any, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    adapter, batch = AdapterConfig(method=method, options=OPTIONS.get(method, {})), torch.arange(8).view(2, 4)
+    inputs = {"input_ids": batch, "attention_mask": torch.ones_like(batch)}
+    try:
+        adapted = adapt(make(), adapter, new_head=True)
+    except UsageError as error:
+        assert re.search(f"^adapter.method: .*({REFUSED})", str(error))  # noqa: PT017 - the others are not refused
+        return
+    optimizer = torch.optim.SGD([it for it in adapted.parameters() if it.requires_grad], lr=0.1)
+    adapted(**inputs, labels=torch.tensor([0, 2])).loss.backward()
+    optimizer.step()
+    with torch.no_grad():
+        before = adapted.eval()(**inputs).logits
+        merged = merge(adapted, adapter)
+        merged.save_pretrained(tmp_path)
+        loaded, info = type(merged).from_pretrained(tmp_path, output_loading_info=True)
+        assert not any(info.values())
+        torch.testing.assert_close(loaded.eval()(**inputs).logits, before, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("method", ["lily", "poly", "shadow"])
+def test_a_method_that_does_not_merge_is_refused_before_it_is_trained(method: str) -> None:
+    message = f"adapter.method: {method!r} adds nothing to the weights of a model that could be saved with them"
+    with pytest.raises(UsageError, match=re.escape(message)):
+        adapt(classifier(), AdapterConfig(method=method), new_head=True)
 
 
 @pytest.mark.parametrize(
