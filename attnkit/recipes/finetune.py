@@ -39,6 +39,7 @@ from attnkit.tasks.adapter import adapt, merge
 from attnkit.tasks.generation import frequency_likelihoods
 from attnkit.tasks.rows import Row
 from attnkit.training.checkpoint import load_weights
+from attnkit.training.equip import check_settings
 from attnkit.training.launch import make_accelerator, on_main, reporting_network
 from attnkit.training.layers import freeze
 from attnkit.training.loop import TrainResult, train
@@ -161,6 +162,7 @@ def prepare(run: FinetuneRun, accelerator: Accelerator) -> Prepared:
         training=training,
         head=None if task.is_generated else head,
     )
+    check_settings(model, training, metric_names=None)
     model.config.pad_token_id = tokenizer.pad_token_id
     tokenizer.model_max_length = length = row_length(run.data.sequence_length, model.config)
     run = replace(run, data=replace(run.data, sequence_length=length))

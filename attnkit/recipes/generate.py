@@ -1,13 +1,21 @@
-"""Generation: a saved model goes on from a prompt."""
+"""Generation: a saved model goes on from a prompt, or writes what it makes of it."""
 
 from dataclasses import dataclass, field
 
 import torch
-from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    GenerationMixin,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    set_seed,
+)
 
+from attnkit.data.rows import end_of_document
 from attnkit.errors import UsageError, seed_problems
 from attnkit.models.configuration_attnkit import AttnKitConfig
-from attnkit.recipes.model import load_model
+from attnkit.recipes.model import has_two_stacks, load_model
 from attnkit.recipes.saved import tokenizer_of
 
 
@@ -18,7 +26,8 @@ class GenerateRun:
     path: str
     """A run, or a model: its folder or its name on the hub."""
     prompt: str = ""
-    """The text to go on from; without it the model begins a document."""
+    """The text to go on from, without which the model begins a document; a model of two stacks reads it and writes its
+    own."""
     max_new_tokens: int = 100
     """Tokens that are generated at most."""
     temperature: float = 0.8
@@ -41,15 +50,16 @@ class GenerateRun:
 
 
 def generate(run: GenerateRun) -> str:
-    """The prompt and what the model makes of it.
+    """The prompt and how a decoder goes on, or what a model of two stacks writes after reading it.
 
     Raises `UsageError` if there is no such model, it generates no text, or it has not that many positions.
     """
-    model = load_model(run.path, auto_class=AutoModelForCausalLM).eval()
+    reads = has_two_stacks(run.path)
+    model = load_model(run.path, auto_class=AutoModelForSeq2SeqLM if reads else AutoModelForCausalLM).eval()
     tokenizer = tokenizer_of(run.path)
     if torch.accelerator.is_available():
         model.to(torch.accelerator.current_accelerator())
-    return run.prompt + continue_text(
+    return ("" if reads else run.prompt) + continue_text(
         model,
         tokenizer,
         run.prompt,
@@ -71,12 +81,15 @@ def continue_text(
     temperature: float = 0.8,
     top_p: float = 0.95,
 ) -> str:
-    """What a model says after a prompt, which it takes for the beginning of a document."""
+    """What a model says after a prompt, which it takes for the beginning of a document, or for all of one if it has two
+    stacks."""
     assert isinstance(model, GenerationMixin)
+    reads = model.config.is_encoder_decoder
+    words = tokenizer(prompt, add_special_tokens=False)["input_ids"]
     begin = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
-    token_ids = [begin, *tokenizer(prompt, add_special_tokens=False)["input_ids"]]
-    input_ids = torch.tensor([token_ids], device=model.device)
-    check_positions(model, input_ids.shape[1] + max_new_tokens)
+    input_ids = torch.tensor([[*words, end_of_document(tokenizer)] if reads else [begin, *words]], device=model.device)
+    length = input_ids.shape[1]
+    check_positions(model, max(length, 1 + max_new_tokens) if reads else length + max_new_tokens)
     sampling = {"do_sample": True, "temperature": temperature, "top_p": top_p} if temperature else {"do_sample": False}
     set_seed(seed)
     output = model.generate(
@@ -86,7 +99,7 @@ def continue_text(
         pad_token_id=tokenizer.pad_token_id,
         **sampling,
     )
-    return str(tokenizer.decode(output[0, input_ids.shape[1] :], skip_special_tokens=True))
+    return str(tokenizer.decode(output[0, 1 if reads else length :], skip_special_tokens=True))
 
 
 def check_positions(model: PreTrainedModel, num_tokens: int) -> None:

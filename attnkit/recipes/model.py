@@ -160,9 +160,7 @@ def load_model(
     `path` is the folder of the model or of its run, or a hub name. Raises `UsageError` if there is none, if it is
     damaged, or if its weights are not those of the kind that `auto_class` makes.
     """
-    place, fields = model_path(path), {**(changes or {}), **(head or {})}
-    if not Path(place).is_dir():
-        require_repository(place, kind="model", remedy="give the folder of a run or of a saved model")
+    place, fields = find_model(path), {**(changes or {}), **(head or {})}
     load_config(place, auto_class=auto_class, named=path, **fields)
     check_generation(Path(place))
     with said_of(f"model {path}"):
@@ -171,6 +169,21 @@ def load_model(
         )
     check_weights(model, info, path=path, changed=bool(changes), has_new_head=head is not None)
     return model
+
+
+def find_model(path: str) -> str:
+    """The folder of a model, given that of its run, or its name on the hub. Raises `UsageError` if there is none."""
+    place = model_path(path)
+    if not Path(place).is_dir():
+        require_repository(place, kind="model", remedy="give the folder of a run or of a saved model")
+    return place
+
+
+def has_two_stacks(path: str) -> bool:
+    """Whether a saved model reads one text and writes another. Raises `UsageError` if there is none."""
+    place = find_model(path)
+    with said_of(f"model {path}"):
+        return bool(AutoConfig.from_pretrained(place).is_encoder_decoder)
 
 
 def load_config(place: str, *, auto_class: Any, named: str, **fields: Any) -> PreTrainedConfig:

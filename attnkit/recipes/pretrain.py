@@ -45,6 +45,7 @@ from attnkit.recipes.text import (
     say_text,
 )
 from attnkit.training.checkpoint import load_weights
+from attnkit.training.equip import check_settings
 from attnkit.training.evaluation import evaluate_loss
 from attnkit.training.launch import make_accelerator, on_main, reporting_network
 from attnkit.training.loop import TrainResult, train
@@ -52,6 +53,7 @@ from attnkit.training.plot import plot_loss
 from attnkit.training.run_folder import LOG, PAGE
 from attnkit.training.tracking import BITS, Tracker
 
+METRICS = ("loss",)  # that say which checkpoint is the best
 SAME_RUN = ("model", "tokenizer", "data", "objective")  # sections that may not change when a run goes on
 PROMPT_TOKENS, SAMPLE_TOKENS = 12, 60
 
@@ -118,7 +120,7 @@ def train_prepared(run: PretrainRun, prepared: Prepared, *, accelerator: Acceler
             accelerator=accelerator,
             tracker=tracker,
             evaluate=evaluate,
-            metric_names=["loss"],
+            metric_names=METRICS,
             tokenizer=prepared.tokenizer,
         )
     said = "" if result.interrupted else on_main(accelerator, lambda: finish(prepared, result))
@@ -159,6 +161,7 @@ def prepare(run: PretrainRun, accelerator: Accelerator) -> Prepared:
         training=training,
     )
     objective.check_model(model.config)
+    check_settings(model, training, metric_names=METRICS)
     tokenizer.model_max_length = num_positions(model.config) or run.data.sequence_length
     prepared = Prepared(
         run=resolve(run, model),

@@ -24,15 +24,20 @@ def check(
     accelerator: Accelerator,
     metric_names: Sequence[str] | None,
 ) -> None:
-    """Raise `UsageError` for whatever of a run can be known to be wrong before anything is written."""
-    problems = training.problems()
-    if problems:
-        raise UsageError("; ".join(problems))
+    """Raise `UsageError` for whatever of a run can be known to be wrong before the first step."""
     if count_rows(rows) == 0:
         raise UsageError("there is no row to train on: give more text or examples")
     if accelerator.gradient_accumulation_steps != 1:
         raise ValueError("the accelerator divides gradients itself: make it with training.launch.make_accelerator")
     check_num_processes(accelerator, training.num_processes)
+    check_settings(model, training, metric_names=metric_names)
+
+
+def check_settings(model: nn.Module, training: TrainingConfig, *, metric_names: Sequence[str] | None) -> None:
+    """Raise `UsageError` for settings that say nonsense, or go with no model, metric or checkpoint that is there."""
+    problems = training.problems()
+    if problems:
+        raise UsageError("; ".join(problems))
     check_equipment(model, training)
     if metric_names is not None:
         check_metric(training, metric_names)

@@ -303,9 +303,9 @@ class Run:
             self.losses.append((progress.step, figures["loss"]))
             self.tracker.train(progress.step, figures)
         is_best = self.evaluate is not None and self._due(training.eval_steps) and self._evaluate(self.evaluate)
-        if progress.skipped_in_a_row and progress.step < training.num_steps:
-            return  # nothing has changed but the position, and the weights may be what is wrong
-        if is_best or progress.stopped_early or self._due(training.save_steps):
+        # A step that was skipped has changed nothing but the position, and the weights may be what is wrong.
+        counts = not progress.skipped_in_a_row or progress.step == training.num_steps
+        if is_best or progress.stopped_early or (counts and self._due(training.save_steps)):
             self.save()
 
     def _due(self, every: int) -> bool:

@@ -148,7 +148,7 @@ class TrainingConfig:
             (positive, "must be more than 0", lambda value: value > 0),
             (not_negative, "must be 0 or more", lambda value: value >= 0),
             (
-                ["adam_beta1", "adam_beta2", "momentum", "label_smoothing"],
+                ["adam_beta1", "adam_beta2", "momentum", "label_smoothing", "ema_decay"],
                 "must be at least 0 and less than 1",
                 lambda value: 0 <= value < 1,
             ),

@@ -392,6 +392,9 @@ LONG = "a" * 300
         (["--data.source", f"{LONG}.txt"], rf"{LONG}\.txt: File name too long: give another path"),
         (["--tokenizer.path", LONG], rf"{LONG}.*: File name too long: give another path"),
         (["--imports", f"{LONG}.py"], rf"{LONG}\.py: File name too long: give another path"),
+        (["--training.best_metric", "foo"], r"training\.best_metric: this run has no metric 'foo': allowed: loss"),
+        (["--training.ema_decay", "1"], r"training\.ema_decay: 1\.0 must be at least 0 and less than 1"),
+        (["--training.from_checkpoint", "nowhere"], r"training\.from_checkpoint: nowhere is no complete checkpoint"),
         (["--training.output_dir", "caf\udce9"], r"training\.output_dir: 'caf\\udce9' is not UTF-8: give another name"),
     ],
 )

@@ -40,6 +40,12 @@ def test_a_model_is_trained_for_every_objective(name: str, config: Path, pairs: 
     code, said, _ = cli("evaluate", run)
     assert code == 0
     assert f"{summary['held_out']['loss']:.3f} nats" in said[1]
+    code, said, errors = cli("generate", run, "--prompt", "The cat", "--max_new_tokens", "5", "--temperature", "0")
+    if objectives[name].architectures[0] == "encoder":
+        assert (code, len(errors)) == (2, 1)
+    else:
+        assert (code, errors) == (0, [])
+        assert " ".join(said).startswith("The cat") == (objectives[name].architectures[0] == "decoder")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Laws of every objective: what is predicted, what is padded, and that labels count the terms of the loss."""
 
 from contextlib import suppress
+from copy import deepcopy
 from itertools import chain, pairwise
 from typing import Any
 
@@ -201,9 +202,12 @@ def test_masked_may_predict_what_is_unknown(tokenizers: dict) -> None:
     assert labels.tolist() == [[unknown, IGNORED]]
 
 
+@pytest.mark.parametrize("heading", [False, True])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_whole_words_are_hidden_or_none_of_their_tokens(algorithm: str, tokenizers: dict) -> None:
-    tokenizer = tokenizers[algorithm]
+def test_whole_words_are_hidden_or_none_of_their_tokens(algorithm: str, heading: bool, tokenizers: dict) -> None:
+    tokenizer = deepcopy(tokenizers[algorithm])
+    if heading:
+        tokenizer.add_tokens(["##"])  # as the vocabulary of a text with headings has it
     words = ["kalomi", "nertas", "vo", "kanervotas", "milo"] * 40
     tokens, word_of = [], []
     for number, word in enumerate(words):

@@ -164,3 +164,9 @@ def test_a_mix_has_the_shares_it_was_asked_for(sources: list[tuple[int, float]],
         assert abs(sum(counts) - total * weight / sum(weights)) <= len(numbers) / 2 + 0.5
     assert mixed.to_dict() == mix(rows, weights, seed=seed).to_dict()
     assert len(mix(rows, None, seed=seed)) == sum(numbers)
+
+
+def test_a_mix_too_large_to_be_drawn_is_refused() -> None:
+    assert sum(repeats([10, 10**6], [1, 1])) == 2 * 10**6
+    with pytest.raises(UsageError, match=r"data.source: a weight of 1e-09 for 100 rows asks for 1e\+11 rows of all"):
+        repeats([100, 100], [1e-9, 1])

@@ -25,7 +25,7 @@ from torch import nn
 
 from attnkit.errors import UsageError
 from attnkit.training.batches import num_micro_batches
-from attnkit.training.checkpoint import complete_steps, load_weights, newest_complete
+from attnkit.training.checkpoint import complete_steps, is_complete, load_weights, newest_complete
 from attnkit.training.launch import make_accelerator
 from attnkit.training.tracking import read_log
 
@@ -84,6 +84,17 @@ def test_a_spike_is_skipped(tmp_path: Path, accelerator: Accelerator) -> None:
     training = settings(tmp_path, max_steps=62, spike_factor=20.0, learning_rate=1e-4)
     run(Hiccup(steep=61), text_rows(4), training, accelerator=accelerator)
     assert [record["skipped_steps"] for record in read_log(tmp_path / "log.jsonl")] == [0] * 60 + [1, 1]
+
+
+def test_a_run_whose_best_step_was_skipped_ends_with_its_weights(tmp_path: Path, accelerator: Accelerator) -> None:
+    values = iter([2.0, 1.0, 3.0, 3.0])
+    training = settings(tmp_path, max_steps=20, eval_steps=1, save_steps=50, patience=2, max_skipped_steps=9)
+    evaluate = lambda model: {"loss": next(values)}  # noqa: E731
+    result = run(Hiccup(2, 3, 4), text_rows(4), training, accelerator=accelerator, evaluate=evaluate)
+    assert (result.steps, result.stopped_early, result.best_step) == (4, True, 2)
+    assert complete_steps(tmp_path / "checkpoints") == [2, 4]
+    assert result.best_checkpoint is not None
+    assert is_complete(result.best_checkpoint)
 
 
 @pytest.mark.parametrize("max_steps", [4, 60])

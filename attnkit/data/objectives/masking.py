@@ -6,14 +6,14 @@ Shapes: N tokens of a row, V vocabulary.
 from collections.abc import Callable
 
 import torch
+from tokenizers.models import BPE, WordPiece
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from attnkit.data.objectives.base import IGNORED, ObjectiveConfig, needed
 
-# How tokenizers mark a piece that begins a word (byte-level, SentencePiece), and one that goes on with it (WordPiece).
 BEGINS_WORD = ("Ġ", "Ċ", "ĉ", "č", "▁")
-GOES_ON = "##"
+"""How byte-level tokenizers and those of SentencePiece mark a piece that begins a word."""
 
 
 class TextTokens:
@@ -25,10 +25,10 @@ class TextTokens:
         self.ids = torch.tensor(sorted(set(vocabulary.values()) - special))
         self.is_text = torch.zeros(max(vocabulary.values()) + 1, dtype=torch.bool)  # [V]
         self.is_text[self.ids] = True
-        has_marked_ends = any(token.startswith(GOES_ON) for token in vocabulary)
+        goes_on = mark_of_going_on(tokenizer)
         self.begins_word = torch.ones_like(self.is_text)  # [V]
         for token, token_id in vocabulary.items():
-            begins = not token.startswith(GOES_ON) if has_marked_ends else token.startswith(BEGINS_WORD)
+            begins = not token.startswith(goes_on) if goes_on else token.startswith(BEGINS_WORD)
             self.begins_word[token_id] = begins or not self.is_text[token_id]
 
     def __call__(self, tokens: Tensor) -> Tensor:
@@ -41,6 +41,18 @@ class TextTokens:
     def words(self, tokens: Tensor) -> Tensor:
         """Text tokens [M] -> the number of the word that each is part of, [M]."""
         return self.begins_word[tokens].cumsum(0) - int(self.begins_word[tokens[0]])
+
+
+def mark_of_going_on(tokenizer: PreTrainedTokenizerBase) -> str:
+    """What a piece begins with that goes on with a word, `##` of WordPiece; "" where those that begin one are marked.
+
+    The vocabulary does not tell: one of texts with headings may hold `##` as a word.
+    """
+    if isinstance(tokenizer, PreTrainedTokenizerFast):
+        model = tokenizer.backend_tokenizer.model
+        return (model.continuing_subword_prefix or "") if isinstance(model, BPE | WordPiece) else ""
+    pieces = tokenizer.get_vocab()
+    return "##" if sum(it.startswith("##") for it in pieces) > sum(it.startswith(BEGINS_WORD) for it in pieces) else ""
 
 
 class Masker:

@@ -16,6 +16,15 @@ from attnkit.data.objectives.masking import TextTokens, num_noise, random_spans
 from attnkit.data.sources import PretrainDataConfig
 
 
+class PermutationHead:
+    """`AttnKitForPermutationLM`, for which there is no Auto class, imported when it is asked for."""
+
+    def __get__(self, objective: Objective | None, objective_class: type[Objective]) -> Any:
+        from attnkit.models.permutation import AttnKitForPermutationLM  # here, as text is prepared without it
+
+        return AttnKitForPermutationLM
+
+
 @objectives.register("permuted")
 @final
 class Permuted(Objective):
@@ -28,13 +37,8 @@ class Permuted(Objective):
     after it in z. `target_mapping` [B, P, N] says where the targets stand. The model has to have two streams.
     """
 
+    auto_class = PermutationHead()
     architectures = ("encoder",)
-
-    @property
-    def auto_class(self) -> Any:
-        from attnkit.models.permutation import AttnKitForPermutationLM  # here, as text is prepared without it
-
-        return AttnKitForPermutationLM
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, objective: ObjectiveConfig, *, data: PretrainDataConfig
