@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from command_line import Cli, sentences
 from transformers import AutoModelForCausalLM
 
 from attnkit.data.objectives import objectives
+from attnkit.data.packing import packings
+from attnkit.training.settings import Optimizer, Schedule
 
 FLAGS = {
     "permuted": ["--model.two_stream", "true", "--model.position", "transformer_xl"],
@@ -134,3 +137,11 @@ def test_a_stream_does_not_end_by_a_default(text: Path, pairs: Path, tmp_path: P
     assert (code, len(errors)) == (2, 1)
     assert "training.max_steps: rows that are streamed have no end: give --training.max_steps N" in errors[0]
     assert not (tmp_path / "run").exists()
+
+
+def test_the_page_of_pretraining_names_what_there_is() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "pretraining.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| `architecture: ([\w-]+)`", page, flags=re.MULTILINE)
+    assert dict(rows) == {name: each.architectures[0] for name, each in objectives.items()}
+    for name in (*get_args(Optimizer), *get_args(Schedule), *packings):
+        assert f"`{name}`" in page
