@@ -19,6 +19,7 @@ from attnkit.errors import UsageError, batch_problems
 from attnkit.files.disk import replacing
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.tasks import Answer, Example, Task
+from attnkit.tasks.examples import KEPT
 from attnkit.tasks.rows import Row
 from attnkit.training.evaluation import read_rows
 from attnkit.training.run_folder import writing
@@ -98,17 +99,19 @@ def judge(
 def write_predictions(
     path: Path, task: Task, *, examples: Sequence[Example], answers: Sequence[Answer], setting: str
 ) -> None:
-    """One line of JSON per example: what was asked, what is true (`gold`, where it is known) and what is predicted.
+    """One line of JSON per example: `data.kept_columns` and what was asked, by the names of their columns, what is true
+    (`gold`, where it is known) and what is predicted.
 
     `setting` is the one that says where the file is.
     """
-    fields = task.fields()
+    asked = {role: it.column for role, it in task.fields().items() if not it.is_answer}
+    answered = task.fields().keys() - asked.keys()
     with writing(path, setting=setting):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as unfinished, unfinished.open("w", encoding="utf-8") as file:
             for example, answer in zip(examples, answers, strict=True):
-                line: dict[str, Any] = {role: value for role, value in example.items() if not fields[role].is_answer}
-                is_answered = any(fields[role].is_answer for role in example) or "likelihood" in answer
+                line = {**example.get(KEPT, {}), **{column: example[role] for role, column in asked.items()}}
+                is_answered = bool(answered & example.keys()) or "likelihood" in answer
                 line |= ({"gold": task.gold(example)} if is_answered else {}) | answer
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
 

@@ -17,7 +17,7 @@ from attnkit.recipes.judge import BatchConfig, judge, make_rows, say_figures, wr
 from attnkit.recipes.model import load_model, row_length
 from attnkit.recipes.saved import refuse_several, tokenizer_of, verb_of
 from attnkit.tasks import Task, load_examples, make_task
-from attnkit.tasks.examples import read_examples
+from attnkit.tasks.examples import ExamplesConfig, NewExamplesConfig, read_examples
 from attnkit.training.evaluation import read_rows
 from attnkit.training.launch import make_accelerator, on_main
 from attnkit.training.run_folder import PREDICTIONS
@@ -29,7 +29,7 @@ class PredictRun:
 
     path: str
     """The folder of a fine-tuned run, or of its model."""
-    data: DataConfig = field(default_factory=DataConfig)
+    data: NewExamplesConfig = field(default_factory=NewExamplesConfig)
     training: BatchConfig = field(default_factory=BatchConfig)
     output: str | None = None
     """The file of predictions, which must not be there yet; without it `predictions/new.jsonl` in the run's folder."""
@@ -47,7 +47,7 @@ def predict(run: PredictRun) -> str:
     accelerator = make_accelerator()
     finetuned, folder = finetuned_run(run.path, data=run.data, imports=run.imports)
     task = make_task(finetuned.task, finetuned.data)
-    examples, faults = read_examples(finetuned.data.source, task=task, data=finetuned.data, answers=False)
+    examples, faults = read_examples(run.data.source, task=task, data=finetuned.data, answers=False)
     if faults:
         raise UsageError("\n".join(faults))
     tokenizer, model = load_finetuned(run.path, task, accelerator=accelerator)
@@ -76,6 +76,7 @@ def evaluate_finetuned(path: str, *, data: DataConfig, batch_size: int, imports:
     """
     accelerator = make_accelerator()
     finetuned, folder = finetuned_run(path, data=data, imports=imports)
+    finetuned = replace(finetuned, data=replace(finetuned.data, kept_columns=[]))  # nothing is written
     task = make_task(finetuned.task, finetuned.data)
     own = load_saved(FinetuneRun, folder, imports=imports).data
     is_own = absolute_data(data).source == absolute_data(own).source
@@ -116,7 +117,8 @@ def finetuned_run(path: str, *, data: DataConfig, imports: Sequence[str]) -> tup
     if folder is None or verb_of(folder) != "finetune":
         raise UsageError(f"{path}: is no fine-tuned run: there is no config.yaml with a task; give the folder of one")
     run = load_saved(FinetuneRun, folder, imports=imports)
-    given = {it.name: vars(data)[it.name] for it in fields(DataConfig)}
+    shared = {it.name for it in fields(data)} & {it.name for it in fields(ExamplesConfig)}
+    given = {name: vars(data)[name] for name in shared}
     return replace(run, data=replace(run.data, **given)), folder
 
 

@@ -20,6 +20,8 @@ from attnkit.tasks.rows import Collator, Padding, Row
 
 Answer = dict[str, Any]
 """What a model says to one example: `prediction`, perhaps its `probability`, and what else a metric reads."""
+WRITTEN = ("gold", "prediction", "probability", "likelihood", "num_best")
+"""What files of predictions call the truth and the parts of answers."""
 
 
 @dataclass(kw_only=True)
@@ -84,8 +86,7 @@ class Task(ABC):
 
     def question(self, example: Example) -> str:
         """All that is asked in an example, by which it is known again."""
-        fields = self.fields()
-        return json.dumps([value for role, value in example.items() if not fields[role].is_answer])
+        return json.dumps([example[role] for role, it in self.fields().items() if not it.is_answer])
 
     def key(self, example: Example) -> str:
         """Examples with equal keys stay on one side when examples are held out."""
@@ -226,6 +227,14 @@ def make_task(task: TaskConfig, data: ExamplesConfig) -> Task:
         raise UsageError(f"task.label_names: task {task.name!r} has no names of labels: leave it out")
     if task.text_pair_column is not None and not any("task.text_pair_column" in it for it in settings_of.values()):
         raise UsageError(f"task.text_pair_column: task {task.name!r} reads no second text here: leave it out")
+    for name in data.kept_columns:
+        settings_of.setdefault(name, ["data.kept_columns"])
+    for name in WRITTEN:
+        if name in settings_of and name != task.label_column:
+            setting = " and ".join(settings_of[name])
+            raise UsageError(
+                f"{setting}: files of predictions call something else {name!r}: give the column another name"
+            )
     for name, settings in settings_of.items():
         if len(settings) > 1:
             raise UsageError(f"{' and '.join(settings)} name the same column, {name!r}; give each its own")

@@ -1,16 +1,17 @@
 """Examples: the rows of `data.source` and its like, read for a task, all their faults said at once, and split."""
 
+import json
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from attnkit.data import python_docs
 from attnkit.data.readers import Row
 from attnkit.data.sources import PYTHON_DOCS, DataConfig, paths_of, read_rows
-from attnkit.errors import UsageError
-from attnkit.tasks.fields import Field
+from attnkit.errors import UsageError, repeated
+from attnkit.tasks.fields import Field, shown
 from attnkit.tasks.splits import stratified_split
 
 if TYPE_CHECKING:
@@ -18,14 +19,35 @@ if TYPE_CHECKING:
 
 Example = dict[str, Any]
 
+KEPT = "kept"
+"""The role of the columns that no task reads, by name; an example has it where there are such."""
 SHOWN = 3  # places that an error names
 LINES = 20  # errors of one source
 
 
 @dataclass(kw_only=True)
-class ExamplesConfig(DataConfig):
+class NewExamplesConfig(DataConfig):
+    """Examples, and what of them is written beside what a model says to them."""
+
+    kept_columns: list[str] = field(default_factory=list)
+    """Other columns of the examples, such as an id, that files of predictions hold too."""
+
+    def problems(self) -> list[str]:
+        """What is wrong with these settings, a line each."""
+        twice = repeated(self.kept_columns)
+        return super().problems() + [f"data.kept_columns: {name!r} is there twice; give it once" for name in twice]
+
+
+@dataclass(kw_only=True)
+class ExamplesConfig(NewExamplesConfig):
     """The examples of a fine-tuning run."""
 
+    source: str | list[str] | None = None  # type: ignore[assignment]
+    """Examples to train on, which have to be given: `python-docs`, or files, globs and folders of jsonl, csv, tsv,
+    parquet and arrow (plain or .gz), or a hub name (`org/name`, with `@revision` and `:split` where these are not
+    `main` and `train`)."""
+    held_out_fraction: float = 0.05
+    """The part of the examples of `source` that is held out when there is no `held_out_source`."""
     sequence_length: int | None = None  # type: ignore[assignment]
     """Tokens of a text that are read, those of a pair together; null for as many as the model has positions, but at
     most 256."""
@@ -58,6 +80,8 @@ def load_examples(task: "Task", data: ExamplesConfig, *, notes: list[str] | None
     """
     sources = {"data.source": data.source, "data.held_out_source": data.held_out_source}
     sources["data.test_source"] = data.test_source
+    if data.source is None:
+        raise UsageError("data.source: is missing: give the files or the hub name of the examples to train on")
     read, problems = {}, []
     for setting, source in sources.items():
         if source is not None:
@@ -78,6 +102,8 @@ def load_examples(task: "Task", data: ExamplesConfig, *, notes: list[str] | None
             problems += task.unknown(examples or [], setting=setting)
     if problems:
         raise UsageError("\n".join(problems))
+    for example in train:
+        example.pop(KEPT, None)  # nothing is written of what is trained on
     splits = {
         "train": sample(train, data.max_train_samples, seed=data.seed),
         "held_out": sample(held_out, data.max_held_out_samples, seed=data.seed),
@@ -102,7 +128,7 @@ def met_in_training(splits: dict[str, list[Example]], *, task: "Task") -> Iterat
 
 
 def read_examples(
-    source: str | list[str], *, task: "Task", data: ExamplesConfig, answers: bool = True
+    source: str | list[str], *, task: "Task", data: NewExamplesConfig, answers: bool = True
 ) -> tuple[list[Example], list[str]]:
     """All examples of one source, with or without their answers, and a line for every fault found there."""
     fields = {role: it for role, it in task.fields().items() if answers or not it.is_answer}
@@ -114,6 +140,9 @@ def read_examples(
                 for row in rows_of(file, data=data, fields=fields):
                     example = read_example(row, fields, faults)
                     wrong = [] if example is None or not answers else list(task.check(example))
+                    if data.kept_columns and example is not None:
+                        example[KEPT] = {column: row[1][column] for column in data.kept_columns}
+                        wrong += unwritable(example[KEPT])
                     for message in wrong:
                         faults[message].append(row[0])
                     if example is not None and not wrong:
@@ -122,6 +151,18 @@ def read_examples(
                 faults[str(error)]
     lines = [said(message, places) for message, places in faults.items()]
     return examples, lines[:LINES] + [f"{len(lines) - LINES} more faults"] * (len(lines) > LINES)
+
+
+def unwritable(values: dict[str, Any]) -> Iterator[str]:
+    """What of the values by column no line of JSON can hold."""
+    for column, value in values.items():
+        try:
+            json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+        except (TypeError, ValueError):
+            yield (
+                f"column {column!r} holds {shown(value)}, which no line of JSON holds; store it as text, or leave the "
+                "column out of data.kept_columns"
+            )
 
 
 def files(part: str, faults: dict[str, list[str]]) -> Iterator[str]:
@@ -154,14 +195,17 @@ def said(message: str, places: list[str]) -> str:
     return f"{', '.join(places[:SHOWN])}{more}: {message}"
 
 
-def rows_of(source: str, *, data: DataConfig, fields: Mapping[str, Field]) -> Iterator[Row]:
+def rows_of(source: str, *, data: NewExamplesConfig, fields: Mapping[str, Field]) -> Iterator[Row]:
     """The rows of a file or hub dataset; `python-docs` has labels of its own."""
+    columns = dict.fromkeys(data.kept_columns, "data.kept_columns") | {
+        it.stored_in: it.setting for it in fields.values()
+    }
     if source != PYTHON_DOCS:
-        yield from read_rows(source, columns={it.stored_in: it.setting for it in fields.values()}, data=data)
+        yield from read_rows(source, columns=columns, data=data)
         return
-    for it in fields.values():
-        if it.column not in ("text", "label"):
-            raise UsageError(f"{it.setting}: {PYTHON_DOCS} has the columns 'text' and 'label', and no {it.column!r}")
+    for column, setting in columns.items():
+        if column not in ("text", "label"):
+            raise UsageError(f"{setting}: {PYTHON_DOCS} has the columns 'text' and 'label', and no {column!r}")
     for number, example in enumerate(python_docs.labelled(), start=1):
         yield f"{PYTHON_DOCS}, example {number}", dict(example)
 

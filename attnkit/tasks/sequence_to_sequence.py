@@ -44,6 +44,7 @@ class SequenceToSequence(Task):
         super().__init__(task, data)
         self.prefix = prefix
         self.writing = Writing(max_new_tokens=max_target_tokens, num_beams=num_beams, length_penalty=length_penalty)
+        self.max_target_tokens = self.writing.num_tokens(None)
 
     def fields(self) -> dict[str, Field]:
         return {
@@ -52,7 +53,7 @@ class SequenceToSequence(Task):
         }
 
     def texts(self, examples: Sequence[Example]) -> list[str]:
-        return [text for example in examples for text in example.values()]
+        return [example[role] for example in examples for role in ("text", "target")]
 
     def describe(self) -> str:
         return "a text"

@@ -13,7 +13,7 @@ import pytest
 
 from attnkit.errors import UsageError
 from attnkit.tasks import ExamplesConfig, TaskConfig, load_examples, make_task, tasks
-from attnkit.tasks.examples import read_examples
+from attnkit.tasks.examples import KEPT, read_examples
 
 
 def write(path: Path, *rows: dict[str, Any]) -> str:
@@ -142,6 +142,30 @@ def test_whatever_a_column_holds_is_read_or_refused_with_its_place(name: str, tm
                 assert re.match(rf"{source}:3: columns? '\w+'[^\n]*;", line)
                 assert len(line) < 400
     assert refused >= 20
+
+
+def test_kept_columns_go_along_with_what_is_not_trained_on(tmp_path: Path) -> None:
+    rows = [{"text": f"text {number}", "label": "ab"[number % 2], "id": [number, None]} for number in range(8)]
+    path = write(tmp_path / "a.jsonl", *rows)
+    data = ExamplesConfig(source=path, test_source=path, kept_columns=["id", "text"])
+    task = make_task(TaskConfig(), data)
+    examples = load_examples(task, data)
+    assert [it[KEPT] for it in examples["test"]] == [{"id": row["id"], "text": row["text"]} for row in rows]
+    assert not any(KEPT in it for it in examples["train"])
+    assert task.question(examples["test"][0]) == task.question({"text": "text 0"})
+    (line,) = faults(TaskConfig(), source=path, kept_columns=["key"])
+    assert "a.jsonl:1: has no column 'key' (columns: 'text', 'label', 'id'); name it with data.kept_columns" in line
+    pq.write_table(pa.table({"text": ["x"], "label": ["a"], "id": [b"1"]}), tmp_path / "a.parquet")
+    (line,) = faults(TaskConfig(), source=path, test_source=str(tmp_path / "a.parquet"), kept_columns=["id"])
+    assert "a.parquet, row 1: column 'id' holds b'1', which no line of JSON holds; store it as text, or leave" in line
+    with pytest.raises(UsageError, match=r"^data\.kept_columns: files of predictions call something else 'gold'"):
+        make_task(TaskConfig(), ExamplesConfig(kept_columns=["gold"]))
+    with pytest.raises(UsageError, match=r"^data\.text_column: files of predictions call something else 'prediction'"):
+        make_task(TaskConfig(), ExamplesConfig(text_column="prediction"))
+    assert ExamplesConfig(kept_columns=["id", "id"]).problems() == [
+        "data.kept_columns: 'id' is there twice; give it once"
+    ]
+    assert faults(TaskConfig())[0].startswith("data.source: is missing: give the files or the hub name of the examples")
 
 
 def test_choices_are_as_many_everywhere(tmp_path: Path) -> None:

@@ -146,10 +146,13 @@ def test_what_is_reported_is_what_is_saved(
     assert f"held_out.{task.metric_names[0]}" in (run / "model" / "README.md").read_text(encoding="utf-8")
 
     unlabelled = [{key: value for key, value in row.items() if key != "label"} for row in ROWS[name][:5]]
-    assert main(["predict", str(run), "--data.source", str(write(tmp_path / "new.jsonl", unlabelled))]) == 0
+    unlabelled = [{**row, "id": {"place": place}} for place, row in enumerate(unlabelled)]
+    words = ["predict", str(run), "--data.source", str(write(tmp_path / "new.jsonl", unlabelled))]
+    assert main([*words, "--data.kept_columns", "[id]"]) == 0
     said = [json.loads(line) for line in (run / "predictions" / "new.jsonl").read_text(encoding="utf-8").splitlines()]
     assert len(said) == 5
     assert all("prediction" in line and "gold" not in line for line in said)
+    assert [{key: line[key] for key in row} for line, row in zip(said, unlabelled, strict=True)] == unlabelled
     kept = (tmp_path / "new.jsonl").read_text(encoding="utf-8")
     assert (
         main(
@@ -166,8 +169,8 @@ def read_pipeline(name: str, ask: Any, line: dict[str, Any]) -> Any:
     if name == "instruction":
         return ask([{"role": "user", "content": line["text"]}], max_new_tokens=4, do_sample=False)[0]["generated_text"]
     if name == "token_classification":
-        said, end, tags = ask(" ".join(line["words"]), ignore_labels=[]), 0, []
-        for word in line["words"]:
+        said, end, tags = ask(" ".join(line["text"]), ignore_labels=[]), 0, []
+        for word in line["text"]:
             tags += [[it["entity"] for it in said if it["start"] <= end < it["end"]][:1]]
             end += len(word) + 1
         return tags
