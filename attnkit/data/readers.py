@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from attnkit.errors import UsageError, first_line
+from attnkit.files.text import JSON
 from attnkit.registry import Registry
 
 DocumentUnit = Literal["paragraph", "line", "file"]
@@ -210,7 +211,9 @@ class JsonLinesFile(DataFile):
                 continue
             place = f"{self.path}:{number}"
             try:
-                row = json.loads(line)
+                row = JSON.decode(line)
+            except UsageError as error:
+                raise UsageError(f"{place}: {error}") from error
             except (ValueError, RecursionError) as error:
                 raise UsageError(f"{place}: is no JSON ({error}); each line has to be one JSON object") from error
             if not isinstance(row, dict):

@@ -1,10 +1,35 @@
-"""Small text files that people and programs write: read whole, and refused with their place."""
+"""Small text files that people and programs write: read whole, and refused with their place; numbers, and JSON."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, repeated
+
+NUMBER = re.compile(r"[-+]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]+)?|inf|nan)", re.IGNORECASE)
+
+
+def parse_number(text: str) -> float:
+    """The number that a text is, between white space, inf and nan among them. Raises `ValueError` for any other.
+
+    `float` takes `1_000` and the digits of all scripts too, which no other program takes for numbers.
+    """
+    if not NUMBER.fullmatch(text.strip()):
+        raise ValueError(f"{text!r} is no number")
+    return float(text)
+
+
+def without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. Raises `UsageError` for a key that is in it twice, of which `json` would take the last."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise UsageError(f"the key {repeated([key for key, _ in pairs])[0]!r} is given twice; keep one of them")
+    return found
+
+
+JSON = json.JSONDecoder(object_pairs_hook=without_repetition)
+"""JSON without keys that are given twice; made once, which `json.loads` with a hook does for every text."""
 
 
 def read_text(path: Path) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 from accelerate import Accelerator
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -25,6 +26,7 @@ from attnkit.training.evaluation import read_rows
 from attnkit.training.run_folder import writing
 
 LABELLED = 30  # classes of which a picture can hold the names
+WIDTH = 30  # characters of such a name
 
 
 @dataclass(kw_only=True)
@@ -116,6 +118,7 @@ def write_predictions(
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
+@mpl.rc_context({"text.parse_math": False})  # a $ in the name of a class is a sign like others
 def plot_report(path: Path, task: Task, judged: Judged) -> None:
     """Draw the figures with their intervals, and beside them which class was taken for which, into a PNG file."""
     has_classes = bool(task.names()) and "label" in task.judged
@@ -134,8 +137,9 @@ def plot_report(path: Path, task: Task, judged: Judged) -> None:
         axes.imshow(confusion_matrix(true, said, labels=task.names(), normalize="true"), cmap="Blues", vmin=0, vmax=1)
         axes.set(xlabel="predicted", ylabel="true")
         if len(task.names()) <= LABELLED:
-            axes.set_xticks(range(len(task.names())), task.names(), rotation=90, fontsize=7)
-            axes.set_yticks(range(len(task.names())), task.names(), fontsize=7)
+            short = [name if len(name) <= WIDTH else f"{name[:WIDTH]}…" for name in task.names()]
+            axes.set_xticks(range(len(short)), short, rotation=90, fontsize=7)
+            axes.set_yticks(range(len(short)), short, fontsize=7)
     with writing(path), replacing(path) as unfinished, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # labels may be in any script
         drawing.savefig(str(unfinished), dpi=120, format="png")

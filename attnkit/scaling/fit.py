@@ -18,6 +18,7 @@ from scipy.optimize import minimize
 from scipy.stats import t
 
 from attnkit.errors import UsageError, check_count, check_number
+from attnkit.files.text import parse_number
 from attnkit.scaling.laws import CONSTANTS as NAMES
 from attnkit.scaling.laws import Law
 
@@ -304,7 +305,7 @@ def read_csv(path: Path) -> list[Run]:
         runs = []
         for number, row in enumerate(checked(reader, path), 2):
             try:
-                values = {name: float(row[name]) for name in ("parameters", "tokens", "loss")}
+                values = {name: parse_number(row[name] or "") for name in ("parameters", "tokens", "loss")}
             except (ValueError, TypeError) as error:
                 raise UsageError(f"{path}, line {number}: parameters, tokens and loss must be numbers") from error
             for name, value in values.items():

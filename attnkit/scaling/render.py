@@ -91,7 +91,7 @@ def grid(names: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | No
         table.add_column(name, justify="left" if index == 0 else "right")
     for row in rows:
         table.add_row(*row)
-    console = Console(file=io.StringIO(), width=WIDTH)
+    console = Console(file=io.StringIO(), width=WIDTH, markup=False, emoji=False)
     console.print(table)
     text = console.file
     assert isinstance(text, io.StringIO)
@@ -180,5 +180,7 @@ def draw_table(lines: Sequence[Line], path: Path) -> None:
         for index, line in enumerate(points):
             place: Any = (line.year, line.parameters) if axis is left else (line.parameters, line.flops_exact)
             above = 4 if index % 2 else -10  # neighbours in the table may lie on each other
-            axis.annotate(line.model, place, xytext=(5, above), textcoords="offset points", fontsize=8)
+            axis.annotate(
+                line.model, place, xytext=(5, above), textcoords="offset points", fontsize=8, parse_math=False
+            )
     figure.savefig(path, dpi=150)

@@ -1,6 +1,5 @@
 """The parts of an example: which column holds each, and how a cell of it is read."""
 
-import json
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -10,12 +9,13 @@ from typing import Any
 from attnkit.data.readers import NamedNumber, Row
 from attnkit.data.sources import text_of
 from attnkit.errors import UsageError
+from attnkit.files.text import JSON, parse_number
 
 Read = Callable[[Row, str], Any]
 """(row, column) -> what the task uses; raises `UsageError` that begins with the place of the row."""
 
 LARGEST = 1e18  # a number whose square single precision still holds
-DIGITS = 18  # of a whole number that counts something
+WHOLE = re.compile(r"[0-9]{1,18}")  # a whole number that counts something
 WIDTH = 60  # characters of a value that an error shows
 
 LIST_OF_TEXTS = '["a text", "another"]'
@@ -71,6 +71,11 @@ def any_text(row: Row, column: str) -> str:
     return text_of(row, column)
 
 
+def place_in(found: str, count: int) -> int | None:
+    """The whole number below `count` that a text is; None if it is none."""
+    return int(found) if WHOLE.fullmatch(found) and int(found) < count else None
+
+
 def label(names: Sequence[str] | None, *, named: bool = True) -> Read:
     """A label as text: it may be stored as a whole number, which stands for one of `names` if these are given.
 
@@ -97,12 +102,13 @@ def label(names: Sequence[str] | None, *, named: bool = True) -> Read:
         found = str(value) if isinstance(value, int) else text(row, column)
         if names is None:
             return found
-        if not found.isdecimal() or len(found) > DIGITS or int(found) >= len(names):
+        number = place_in(found, len(names))
+        if number is None:
             raise UsageError(
                 f"{place}: column {column!r} holds {shown(found)}, no whole number below {len(names)}, the number of "
                 "task.label_names"
             )
-        return names[int(found)]
+        return names[number]
 
     return read
 
@@ -156,7 +162,10 @@ def number(row: Row, column: str) -> float:
     place, values = row
     value = values[column]
     try:
-        found = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
+        if isinstance(value, str):
+            found = parse_number(value)
+        else:
+            found = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
     except (ValueError, OverflowError):
         found = math.nan
     if not abs(found) <= LARGEST:  # so that nan is none
@@ -185,7 +194,9 @@ def parsed(row: Row, column: str, *, form: str) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
+        return JSON.decode(value)
+    except UsageError as error:
+        raise UsageError(f"{place}: column {column!r} holds {shown(value)}: {error}") from error
     except (ValueError, RecursionError) as error:
         raise UsageError(
             f"{place}: column {column!r} holds {shown(value)}, which is no JSON ({error}); write it as {form}"

@@ -8,7 +8,7 @@ from transformers import AutoModelForMultipleChoice, PreTrainedTokenizerBase
 from attnkit.errors import UsageError
 from attnkit.tasks.base import Answer, Task, TaskConfig, tasks
 from attnkit.tasks.examples import Example, ExamplesConfig
-from attnkit.tasks.fields import Field, label, shown, text, texts
+from attnkit.tasks.fields import Field, label, place_in, shown, text, texts
 from attnkit.tasks.rows import ChoicePadding, Collator, Row, tokenize
 
 
@@ -38,6 +38,7 @@ class MultipleChoice(Task):
         if choice_columns is not None and len(choice_columns) < 2:
             raise UsageError(f"task.options: choice_columns {choice_columns} must name two columns or more")
         self.choices_column, self.choice_columns = choices_column, choice_columns
+        self.num_choices: set[int] = set()  # as learnt: a saved model scores any number of them
 
     def fields(self) -> dict[str, Field]:
         fields = {"text": Field(column=self.data.text_column, setting="data.text_column", read=text)}
@@ -63,18 +64,18 @@ class MultipleChoice(Task):
         num_choices = len(self.choices(example))
         if num_choices < 2:
             yield f"column {self.choices_column!r} holds {num_choices} choices; give two or more"
-        elif not example["label"].isdecimal() or int(example["label"]) >= num_choices:
+        elif place_in(example["label"], num_choices) is None:
             yield (
                 f"column {self.task.label_column!r} holds {shown(example['label'])}; a label is the place of the right "
                 f"choice, from 0 to {num_choices - 1}"
             )
 
     def learn(self, train: Sequence[Example]) -> Iterator[str]:
-        self.num_choices = len(self.choices(train[0]))
+        self.num_choices = {len(self.choices(train[0]))}
         yield from self.unknown(train, setting="data.source")
 
     def unknown(self, examples: Sequence[Example], *, setting: str) -> Iterator[str]:
-        yield from self.uneven(examples, {self.num_choices}, setting=setting)
+        yield from self.uneven(examples, self.num_choices, setting=setting)
 
     def uneven(self, examples: Sequence[Example], numbers: set[int], *, setting: str) -> Iterator[str]:
         """Examples that have not as many choices as each other, and as `numbers` say."""

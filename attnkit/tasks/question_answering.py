@@ -1,6 +1,5 @@
 """The answer to a question as a span of a text."""
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, final
@@ -12,6 +11,7 @@ from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrai
 
 from attnkit.data.readers import Row as FileRow
 from attnkit.errors import UsageError
+from attnkit.files.text import JSON
 from attnkit.tasks.base import Answer, Task, TaskConfig, tasks
 from attnkit.tasks.examples import Example, ExamplesConfig
 from attnkit.tasks.fields import Field, any_text, shown, text
@@ -181,6 +181,8 @@ class QuestionAnswering(Task):
             scores.setdefault(context[start:end].strip(), score)
         if self.no_answer:
             scores[""] = min(window["none"] for window in windows) - self.no_answer_threshold
+        if not scores:  # the tokenizer makes no token of the text
+            return {"prediction": "", "probability": 1.0, "num_best": [("", 1.0)]}
         best = sorted(scores.items(), key=lambda item: -item[1])[: self.num_best]
         weights = np.exp(np.array([score for _, score in best]) - best[0][1])
         ranked = [(text, float(weight)) for (text, _), weight in zip(best, weights / weights.sum(), strict=True)]
@@ -218,7 +220,9 @@ def read_answers(row: FileRow, column: str) -> list[tuple[str, int | None]]:
         if not answer.lstrip().startswith("{"):
             return [(answer, None)] if answer.strip() else []
         try:
-            value = json.loads(answer)
+            value = JSON.decode(answer)
+        except UsageError as error:
+            raise UsageError(f"{place}: column {column!r} holds {shown(value)}: {error}") from error
         except (ValueError, RecursionError):
             return [(answer, None)]
     match value:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -10,6 +11,7 @@ from attnkit.training.run_folder import writing
 from attnkit.training.tracking import read_log
 
 
+@mpl.rc_context({"text.parse_math": False})  # a $ in a name that a user gives is a sign like others
 def plot_loss(
     log: str | Path,
     image: str | Path,

@@ -142,6 +142,9 @@ def faults(kind: str) -> dict[str, tuple[bytes, str]]:
         found["deep JSON"] = (good + b"[" * 100_000 + b"\n", row(2, kind) + ": is no JSON ")
         found["no object"] = (good + b'["two"]\n', row(2, kind) + ": is no JSON object; each line has to look like")
         found["a row without text"] = (good + b'{"body": "two"}\n', row(2, kind) + ": has no column 'text'")
+        twice = ": the key 'text' is given twice; keep one of them"
+        found["a key twice"] = (good + b'{"text": "one", "text": "two"}\n', row(2, kind) + twice)
+        found["a key twice inside"] = (b'{"text": "a", "b": [{"text": 1, "te\\u0078t": 1}]}\n', row(1, kind) + twice)
         found["half a character"] = (b'{"text": "a\\ud83d"}\n', row(1, kind) + ": .*surrogate pair at character 1;")
     if kind in ("csv", "tsv"):
         other = ";" if kind == "csv" else ","

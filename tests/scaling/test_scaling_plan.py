@@ -169,9 +169,10 @@ def test_runs_are_read_from_folders_and_files(tmp_path: Path) -> None:
     table.write_text("parameters,tokens\n", encoding="utf-8")
     with pytest.raises(UsageError, match="has no column loss"):
         read_runs(table)
-    table.write_text("parameters,tokens,loss\n1,x,3\n", encoding="utf-8")
-    with pytest.raises(UsageError, match="line 2: parameters, tokens and loss must be numbers"):
-        read_runs(table)
+    for other in ("x", "1_000", "١٢", ""):
+        table.write_text(f"parameters,tokens,loss\n1,{other},3\n", encoding="utf-8")
+        with pytest.raises(UsageError, match="line 2: parameters, tokens and loss must be numbers"):
+            read_runs(table)
     table.write_text("parameters,tokens,loss,loss\n1,2,3,4\n", encoding="utf-8")
     with pytest.raises(UsageError, match="has 2 columns 'loss': keep one"):
         read_runs(table)

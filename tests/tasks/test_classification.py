@@ -15,7 +15,7 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedTo
 import attnkit
 import attnkit.tasks.metrics  # a submodule, which hides no registry
 from attnkit.errors import UsageError
-from attnkit.recipes.judge import judge
+from attnkit.recipes.judge import Judged, judge, plot_report
 from attnkit.tasks import Classification, Example, ExamplesConfig, Task, TaskConfig, load_examples, make_task
 from attnkit.training.launch import make_accelerator
 
@@ -181,6 +181,19 @@ def test_the_score_counts_each_held_out_row_once(
     right = [said == row["labels"] for said, row in zip(alone, rows, strict=True)]
     assert judged.figures["accuracy"] == sum(right) / len(rows)
     assert judged.figures.keys() == {"loss", "accuracy", "macro_f1"}
+
+
+@pytest.mark.parametrize(
+    "names", [[r"$\foo$", "a$b$c_", "$x^$"], ["x" * 300, "a\nb", "\t\x07"], ["你好", "ש\u202e", "\x00\uffff"]]
+)
+def test_every_name_of_a_class_can_be_drawn(names: list[str], tmp_path: Path) -> None:
+    examples = [{"text": "a", "label": name} for name in names]
+    task = make_task(TaskConfig(), ExamplesConfig())
+    assert not list(task.learn(examples))
+    answers = [{"prediction": name} for name in names]
+    judged = Judged(examples=examples, answers=answers, figures=task.score(examples, answers))
+    plot_report(tmp_path / "report.png", task, judged)
+    assert (tmp_path / "report.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_python_docs_have_labels_of_their_own() -> None:

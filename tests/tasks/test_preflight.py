@@ -68,12 +68,17 @@ def test_a_fault_of_many_rows_is_one_line(tmp_path: Path) -> None:
     [
         ({"name": "regression"}, {"label": "high"}, "column 'label' holds 'high', which is no number"),
         ({"name": "regression"}, {"label": "nan"}, "column 'label' holds 'nan', which is no number"),
+        ({"name": "regression"}, {"label": "1_000"}, "column 'label' holds '1_000', which is no number"),
+        ({"name": "regression"}, {"label": "١٢"}, "column 'label' holds '١٢', which is no number"),
         ({"name": "multi_label"}, {"label": 5}, "column 'label' holds int, not text"),
         ({"name": "token_classification"}, {"label": "O O O"}, "there are not as many tags as words"),
         ({"name": "token_classification"}, {"text": []}, "column 'text' holds no word"),
         ({"name": "token_classification"}, {"text": ["a", " "]}, "column 'text' holds ' ' where a word should be"),
         ({"name": "multiple_choice"}, {"choices": ["a"]}, "column 'choices' holds 1 choices; give two or more"),
         ({"name": "multiple_choice"}, {"choices": ["a", "b"], "label": 2}, "from 0 to 1"),
+        ({"name": "multiple_choice"}, {"choices": ["a", "b"], "label": "١"}, "from 0 to 1"),
+        ({"name": "multiple_choice"}, {"choices": ["a", "b"], "label": "9" * 5000}, "from 0 to 1"),
+        ({"name": "multiple_choice"}, {"choices": '[{"a": 1, "a": 2}]'}, "the key 'a' is given twice; keep one"),
         ({"name": "multiple_choice"}, {"choices": "a"}, "column 'choices' holds 'a', which is no JSON"),
         ({"name": "multiple_choice"}, {"choices": {}}, "column 'choices' holds {}, not a list of texts; write it as"),
         ({"name": "question_answering"}, {"question": "?", "label": "dog"}, "the answer occurs 0 times"),
@@ -87,6 +92,11 @@ def test_a_fault_of_many_rows_is_one_line(tmp_path: Path) -> None:
             {"question": "?", "label": {"text": ["one"], "answer_start": []}},
             "which is no answer; give a text, or {text: [...], answer_start: [...]}",
         ),
+        (
+            {"name": "question_answering"},
+            {"question": "?", "label": '{"text": ["one"], "answer_start": [0], "answer_start": [4]}'},
+            "the key 'answer_start' is given twice; keep one of them",
+        ),
         ({"name": "sequence_to_sequence", "label_column": "a[de]"}, {"a": {"en": "x"}}, "no mapping with 'de'"),
         ({"name": "sequence_to_sequence"}, {"label": " "}, "column 'label' holds no text; fill in or remove the row"),
         ({"name": "instruction"}, {"label": ""}, "column 'label' holds no text; fill in or remove the row"),
@@ -96,6 +106,7 @@ def test_a_fault_of_many_rows_is_one_line(tmp_path: Path) -> None:
             "column 'label': an answer is only white space; remove it, and its answer_start",
         ),
         ({"name": "classification", "label_names": ["n", "p"]}, {"label": 2}, "no whole number below 2"),
+        ({"name": "classification", "label_names": ["n", "p"]}, {"label": "١"}, "no whole number below 2"),
     ],
 )
 def test_every_task_says_what_is_wrong_with_a_row(
@@ -121,6 +132,7 @@ OPTIONS = {"instruction": {"messages_column": "messages"}}
 MALFORMED = [
     *(None, -1, 10**400, True, 1.5, 1e39, float("nan"), float("inf"), {}, {"text": ["x"]}, [], [None], [1], [[]]),
     *("", " ", "1e400", "[", "[" * 100_000, '{"a":' * 100_000, "{}", "null", "a\ud800b", ["a", ""], ["a"] * 100),
+    *("1_0", "٣", '{"a": 1, "a": 2}', '{"text": ["one"], "text": [], "answer_start": []}'),
     *({"text": ["one"], "answer_start": [at]} for at in (-1, 10**30, True, "0", None)),
     *([{"role": "user"}], [{"role": ["user"], "content": "x"}], TURNS[:1], TURNS[1:]),
     [*TURNS[:1], {**TURNS[1], "content": ""}],

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertForQuestionAnswering, PreTrainedTokenizerFast
 
 from attnkit.data.tokenizer import TokenizerConfig, train_tokenizer
@@ -24,11 +24,12 @@ WORDS = ["cat", "dogs", "ran", "42", "Ünï", "a", "house,", "(red)"]
 
 
 def bert_like() -> PreTrainedTokenizerFast:
-    """One token per character of a word, the special tokens of BERT around."""
+    """One token per character of a word, none of those without width, the special tokens of BERT around."""
     letters = sorted(set("".join(WORDS)))
     vocab = {name: number for number, name in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *letters])}
     vocab |= {f"##{letter}": len(vocab) + number for number, letter in enumerate(letters)}
     backend = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+    backend.normalizer = normalizers.Replace("\u200b", "")
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
@@ -89,6 +90,17 @@ def test_the_answer_comes_back_from_every_window_that_holds_it(
         assert held == 1
         outcomes = [task.best_spans(row, *logits_at(row)) for row in rows]
         assert task.answers([example], rows=rows, outcomes=outcomes)[0]["prediction"] == answer
+
+
+@pytest.mark.parametrize("no_answer", [False, True])
+def test_a_text_without_tokens_has_an_empty_answer(no_answer: bool) -> None:
+    task = qa(no_answer=no_answer)
+    examples = [{"text": "\u200b", "question": "a"}, {"text": "cat", "question": "a"}]
+    rows = task.encode(examples, TOKENIZERS["wordpiece"], max_length=32)
+    outcomes = [task.best_spans(row, *torch.zeros(2, len(row["input_ids"]))) for row in rows]
+    nothing, something = task.answers(examples, rows=rows, outcomes=outcomes)
+    assert nothing == {"prediction": "", "probability": 1.0, "num_best": [("", 1.0)]}
+    assert something["prediction"]
 
 
 def test_windows_have_to_move_on() -> None:

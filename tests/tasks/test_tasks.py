@@ -142,6 +142,8 @@ def test_what_is_reported_is_what_is_saved(
     for split, line in (("held_out", lines[0]), ("test", next(it for it in lines if it.startswith("test")))):
         for figure, value in summary[split].items():
             assert f"{figure} {show(value)}" in line
+    assert main(["evaluate", str(run), "--data.source", str(write(tmp_path / "other.jsonl", ROWS[name][6:12]))]) == 0
+    assert re.search(r"^all +loss [\d.]+, (.*\n)+examples +6$", capsys.readouterr().out, re.MULTILINE)
     assert (run / "report.png").stat().st_size > 1000
     assert f"held_out.{task.metric_names[0]}" in (run / "model" / "README.md").read_text(encoding="utf-8")
 

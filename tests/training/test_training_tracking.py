@@ -115,7 +115,7 @@ def test_the_plot_shows_both_curves_and_the_reference(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     log.write_text("".join(json.dumps(record) + "\n" for record in records))
     plot_loss(log, tmp_path / "plain.png")
-    plot_loss(log, tmp_path / "loss.png", reference=6.38)
+    plot_loss(log, tmp_path / "loss.png", reference=6.38, reference_label=r"$\foo$", unit="$x^$")
     plain, with_reference = (matplotlib.image.imread(tmp_path / name) for name in ("plain.png", "loss.png"))
     assert plain.shape == with_reference.shape
     assert not np.array_equal(plain, with_reference)
