@@ -11,7 +11,8 @@ from attnkit.attention import scorers
 from attnkit.models.checks import all_parts
 from attnkit.models.configuration_attnkit import AttnKitConfig
 
-CARD, TRAINING, LOAD = "README.md", "## Training", "## Load"
+CARD, TRAINING, LOAD, USE = "README.md", "## Training", "## Load", "## Use"
+FOLDER = 'folder = "…"  # this one'
 
 
 def write_card(
@@ -19,20 +20,26 @@ def write_card(
     folder: str | Path,
     *,
     training: str | None = None,
+    use: str | None = None,
     auto_map: dict[str, str] | None = None,
     overwrite: bool = False,
 ) -> None:
     """Write the card of an AttnKit model into its folder. A card that is there already stays, unless `overwrite`.
 
-    `training` is what `training_section` says, `auto_map` where the code lies that is saved with the model.
+    `training` and `use` are sections (see `training_section`, `use_section`), `auto_map` says where the code lies that
+    is saved with the model.
     """
     path = Path(folder) / CARD
     if overwrite or not path.exists():
-        make_card(model, training=training, auto_map=auto_map).save(path)
+        make_card(model, training=training, use=use, auto_map=auto_map).save(path)
 
 
 def make_card(
-    model: PreTrainedModel, *, training: str | None = None, auto_map: dict[str, str] | None = None
+    model: PreTrainedModel,
+    *,
+    training: str | None = None,
+    use: str | None = None,
+    auto_map: dict[str, str] | None = None,
 ) -> ModelCard:
     """The card, with the header by which the hub finds a model."""
     config = model.config
@@ -46,6 +53,7 @@ def make_card(
         "## Score\n\n" + "\n\n".join(explain(kind) for kind in kinds),
         *([training] if training else []),
         f"{LOAD}\n\n```python\n{loading(model, auto_map)}\n```",
+        *([use] if use else []),
     ]
     return ModelCard(f"---\n{header.to_yaml()}\n---\n\n" + "\n\n".join(sections) + "\n")
 
@@ -53,6 +61,22 @@ def make_card(
 def training_section(values: dict[str, Any]) -> str:
     """How a model came about, as a section of its card: names and values, nested where wanted."""
     return f"{TRAINING}\n\n{table(flatten(values))}"
+
+
+def use_section(model: PreTrainedModel, code: str) -> str:
+    """Lines of Python that ask the model in `folder` something, imports first, as a section of its card."""
+    imports = own_imports(model)
+    if isinstance(model.config, AttnKitConfig):
+        imports.append("import attnkit  # registers the class of the model")
+    lines = "\n".join([*imports, code.replace("\n\n", f"\n\n{FOLDER}\n", 1)])
+    return f"{USE}\n\n```python\n{lines}\n```"
+
+
+def own_imports(model: PreTrainedModel) -> list[str]:
+    """Lines that import what a user has registered and the model is made of."""
+    parts = all_parts(model.config) if isinstance(model.config, AttnKitConfig) else []
+    own = [part for part in parts if not part.__module__.startswith("attnkit.")]
+    return [f"import {part.__module__}  # registers {part.__name__}" for part in own]
 
 
 def read_training(folder: str | Path) -> str | None:
@@ -134,6 +158,8 @@ def table(values: dict[str, Any]) -> str:
 
 def say(value: Any) -> str:
     """A value in a cell of a table."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(say, value))}]"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return " ".join(str(value).split()).replace("|", "\\|")
     return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
@@ -147,9 +173,7 @@ def loading(model: PreTrainedModel, auto_map: dict[str, str] | None) -> str:
         imports = [f"from transformers import {autos[0]}, AutoTokenizer"]
         call = f"{autos[0]}.from_pretrained(folder, trust_remote_code=True)"
     else:
-        own = [part for part in all_parts(model.config) if not part.__module__.startswith("attnkit.")]
-        imports = [f"import {part.__module__}  # registers {part.__name__}" for part in own]
-        imports += [f"from attnkit import {name}", "from transformers import AutoTokenizer"]
+        imports = [*own_imports(model), f"from attnkit import {name}", "from transformers import AutoTokenizer"]
         call = f"{name}.from_pretrained(folder)"
     loads = [f"model = {call}", "tokenizer = AutoTokenizer.from_pretrained(folder)"]
-    return "\n".join([*imports, "", 'folder = "…"  # this one', *loads])
+    return "\n".join([*imports, "", FOLDER, *loads])

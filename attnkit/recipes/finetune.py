@@ -18,6 +18,7 @@ from attnkit.errors import UsageError, first_line, nearest
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.models.loss import IGNORED
 from attnkit.recipes import manifest
+from attnkit.recipes.card import how_to_use
 from attnkit.recipes.folder import (
     LOSS_CURVE,
     MODEL,
@@ -265,7 +266,8 @@ def finish(prepared: Prepared, result: TrainResult, *, model: PreTrainedModel, j
     """Save the model, its predictions, the summary and the pictures, and return what there is to say."""
     folder, task = prepared.folder, prepared.task
     summary = summarize(prepared, result, model=model, judged=judged)
-    save_result(prepared.run, model, tokenizer=prepared.tokenizer, summary=summary)
+    use = how_to_use(task, model)
+    save_result(prepared.run, model, tokenizer=prepared.tokenizer, summary=summary, use=use)
     for split, found in judged.items():
         path = folder / PREDICTIONS / f"{split}.jsonl"
         write_predictions(path, task, examples=found.examples, answers=found.answers, setting="training.output_dir")

@@ -141,15 +141,19 @@ def save_result(
     *,
     tokenizer: PreTrainedTokenizerBase,
     summary: dict[str, Any],
+    use: str | None = None,
 ) -> None:
-    """Write the trained model, its tokenizer and its card beside it, and what is worth knowing of the run."""
+    """Write the trained model, its tokenizer and its card beside it, and what is worth knowing of the run.
+
+    `use` is the section of the card on how the model is used.
+    """
     folder = Path(run.training.output_dir)
     with writing(folder):
         # Whoever finds a config in the folder of a model takes it for whole.
         with filling(folder / MODEL, setting="training.output_dir", last="config.json") as staging:
             model.save_pretrained(staging)
             tokenizer.save_pretrained(staging)
-            write_run_card(run, model, staging, summary=summary)
+            write_run_card(run, model, staging, summary=summary, use=use)
         with replacing(folder / SUMMARY) as unfinished:
             unfinished.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -130,6 +130,10 @@ class Task(ABC):
     def describe(self) -> str:
         """What is predicted, in a few words, e.g. "one of 3 classes"."""
 
+    def code(self) -> str | None:
+        """Lines of Python by which transformers asks the model in `folder`; None where it has nothing that does."""
+        return None
+
     # ---------------------------------------------------------------------------------------------------- rows
 
     @abstractmethod
@@ -205,6 +209,11 @@ class Task(ABC):
         for answer, likelihood in zip(answers, likelihoods, strict=False):
             answer["likelihood"] = likelihood
         return self.score(examples, answers)
+
+
+def pipeline_code(kind: str, *, asks: str, settings: str = "") -> str:
+    """Lines of Python that ask a pipeline of transformers something."""
+    return f'from transformers import pipeline\n\nask = pipeline("{kind}", folder{settings})\nprint(ask({asks}))'
 
 
 tasks: Registry[Task] = Registry("task", Task)

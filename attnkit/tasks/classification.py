@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
 from attnkit.errors import UsageError
-from attnkit.tasks.base import Answer, Task, TaskConfig, tasks
+from attnkit.tasks.base import Answer, Task, TaskConfig, pipeline_code, tasks
 from attnkit.tasks.examples import Example, ExamplesConfig
 from attnkit.tasks.fields import Field, label, labels, number, text
 from attnkit.tasks.label_task import LabelTask
@@ -31,6 +31,14 @@ class TextTask(Task):  # abstract
     def answer_field(self, read: Any) -> Field:
         """The column of the answers."""
         return Field(column=self.task.label_column, setting="task.label_column", read=read, is_answer=True)
+
+    def code(self) -> str:
+        return pipeline_code("text-classification", asks=self.asked())
+
+    def asked(self) -> str:
+        """What a pipeline is given."""
+        is_pair = self.task.text_pair_column is not None
+        return '{"text": "a text", "text_pair": "another one"}' if is_pair else '"a text"'
 
     def encode_texts(
         self, examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, *, max_length: int
@@ -138,6 +146,10 @@ class MultiLabel(LabelTask, TextTask):
     def head_config(self) -> dict[str, Any]:
         return {**super().head_config(), "problem_type": "multi_label_classification"}
 
+    def code(self) -> str:
+        # All labels with their probabilities: by default a pipeline says the likeliest alone.
+        return pipeline_code("text-classification", asks=f"{self.asked()}, top_k=None")
+
     def encode(self, examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> list[Row]:
         rows = self.encode_texts(examples, tokenizer, max_length=max_length)
         for row, example in zip(rows, examples, strict=True):
@@ -173,7 +185,8 @@ class Regression(TextTask):
         return "a number"
 
     def head_config(self) -> dict[str, Any]:
-        return {"num_labels": 1, "problem_type": "regression"}
+        column = self.task.label_column  # by which a pipeline calls the number
+        return {"id2label": {0: column}, "label2id": {column: 0}, "problem_type": "regression"}
 
     def encode(self, examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> list[Row]:
         rows = self.encode_texts(examples, tokenizer, max_length=max_length)

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 from attnkit.data.readers import Row as FileRow
 from attnkit.errors import UsageError, first_line
 from attnkit.models.loss import IGNORED
-from attnkit.tasks.base import Answer, Task, TaskConfig, tasks
+from attnkit.tasks.base import Answer, Task, TaskConfig, pipeline_code, tasks
 from attnkit.tasks.examples import Example, ExamplesConfig
 from attnkit.tasks.fields import Field, any_text, parsed, shown, text
 from attnkit.tasks.generation import Writing, likelihoods
@@ -99,6 +99,10 @@ class Instruction(Task):
 
     def describe(self) -> str:
         return "an answer"
+
+    def code(self) -> str:
+        asks = f'[{{"role": "user", "content": "an instruction"}}], max_new_tokens={self.writing.num_tokens(None)}'
+        return pipeline_code("text-generation", asks=asks)
 
     def prepare_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         require_offsets(tokenizer)

@@ -58,6 +58,16 @@ class SequenceToSequence(Task):
     def describe(self) -> str:
         return "a text"
 
+    def code(self) -> str:
+        return (
+            "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer\n\n"
+            "model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)\n"
+            f'inputs = tokenizer({self.prefix + "a text"!r}, return_tensors="pt")\n'
+            'inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}\n'
+            f"written = model.generate(**inputs, max_new_tokens={self.max_target_tokens})\n"
+            "print(tokenizer.decode(written[0], skip_special_tokens=True))"
+        )
+
     def prepare_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         if tokenizer.eos_token_id is None:
             raise UsageError("tokenizer.path: it has no eos_token to end a target with: add one")

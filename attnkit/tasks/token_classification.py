@@ -9,7 +9,7 @@ from transformers import AutoModelForTokenClassification, PreTrainedTokenizerBas
 
 from attnkit.errors import UsageError
 from attnkit.models.loss import IGNORED
-from attnkit.tasks.base import Answer, tasks
+from attnkit.tasks.base import Answer, pipeline_code, tasks
 from attnkit.tasks.examples import Example
 from attnkit.tasks.fields import Field, tags, words
 from attnkit.tasks.label_task import LabelTask
@@ -67,6 +67,11 @@ class TokenClassification(LabelTask):
 
     def describe(self) -> str:
         return f"one of {len(self.classes)} tags for each word"
+
+    def code(self) -> str:
+        # Only the first token of a word is trained to say something.
+        settings = ', aggregation_strategy="first"'
+        return pipeline_code("token-classification", asks='"some words with spaces between"', settings=settings)
 
     def prepare_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         require_offsets(tokenizer)

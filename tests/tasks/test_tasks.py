@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -145,7 +146,17 @@ def test_what_is_reported_is_what_is_saved(
     assert main(["evaluate", str(run), "--data.source", str(write(tmp_path / "other.jsonl", ROWS[name][6:12]))]) == 0
     assert re.search(r"^all +loss [\d.]+, (.*\n)+examples +6$", capsys.readouterr().out, re.MULTILINE)
     assert (run / "report.png").stat().st_size > 1000
-    assert f"held_out.{task.metric_names[0]}" in (run / "model" / "README.md").read_text(encoding="utf-8")
+    card = (run / "model" / "README.md").read_text(encoding="utf-8")
+    ends = ", ".join(f"{end:.6g}" for end in summary["intervals"]["held_out"][task.metric_names[0]])
+    assert f"| intervals.held_out.{task.metric_names[0]} | [{ends}] |" in card
+    assert ("## Use\n\n```python" in card) == (name not in ("question_answering", "multiple_choice"))
+    for code in re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL):
+        capsys.readouterr()
+        with warnings.catch_warnings():
+            # Whether two tokens are of one word is told by the space between, which is what this task calls a word.
+            warnings.filterwarnings("ignore", "Tokenizer does not support real words", UserWarning)
+            exec(code.replace("…", str(run / "model")), {})
+        assert "LABEL_" not in capsys.readouterr().out
 
     unlabelled = [{key: value for key, value in row.items() if key != "label"} for row in ROWS[name][:5]]
     unlabelled = [{**row, "id": {"place": place}} for place, row in enumerate(unlabelled)]
@@ -206,6 +217,19 @@ def test_a_pipeline_says_what_predict_says(name: str, kind: str, run_of: Callabl
             assert said == [[tag] if tag != MISSED else [] for tag in written]
         else:
             assert said == (pytest.approx(written, rel=1e-5) if name == "regression" else written)
+
+
+@pytest.mark.filterwarnings("ignore:Tokenizer does not support real words:UserWarning")
+def test_a_pipeline_that_joins_tokens_says_the_tag_of_each_word(run_of: Callable[[str], Path]) -> None:
+    run = run_of("token_classification")
+    settings: dict[str, Any] = {"aggregation_strategy": "first", "ignore_labels": []}
+    ask = pipeline("token-classification", model=str(run / "model"), **settings)
+    for line in map(json.loads, (run / "predictions" / "held_out.jsonl").read_text(encoding="utf-8").splitlines()):
+        text = " ".join(line["text"])
+        said = [(word, it["entity_group"]) for it in ask(text) for word in text[it["start"] : it["end"]].split()]
+        tags = [tag.removeprefix("B-").removeprefix("I-") for tag in line["prediction"] if tag != MISSED]
+        assert [tag for _, tag in said] == tags
+        assert all(whole.startswith(word) for (word, _), whole in zip(said, line["text"], strict=False))  # one is cut
 
 
 def test_two_processes_say_what_one_says(run_of: Callable[[str], Path]) -> None:
