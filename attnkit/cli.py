@@ -34,7 +34,7 @@ class Verb:
     trains: bool = False
     """A signal stops it with exit code 0: a run can go on where it was."""
     words: tuple[str, ...] = ()
-    """Keys that the words between the flags set; all of them have to be given."""
+    """Keys that the words between the flags set; all of them have to be given, and the last may be a list."""
 
 
 VERBS = {
@@ -101,7 +101,7 @@ VERBS = {
     ),
     "summary": Verb(
         summary="show what finished runs have reached",
-        usage="RUN_OR_FOLDER_OF_RUNS",
+        usage="RUN_OR_FOLDER_OF_RUNS...",
         run=("attnkit.recipes.summary", "SummaryRun"),
         recipe=("attnkit.recipes.summary", "summarize_runs"),
         words=("path",),

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attnkit.config.runs import keys_of
+from attnkit.config.values import allows
 from attnkit.errors import UsageError
 
 SHORTHANDS = {name: f"training.{name}" for name in ("resume", "overwrite", "push_to_hub")}
@@ -17,7 +18,8 @@ def split(
 ) -> tuple[list[Path], list[tuple[str, str]]]:
     """The config files and the (key, text) pairs of a command line.
 
-    `words` are the keys that the words between the flags set, in their order. `--key value` and `--key=value` are the
+    `words` are the keys that the words between the flags set, in their order; the last takes all words that are left
+    where it is a list. `--key value` and `--key=value` are the
     same; a boolean alone is true; `--resume`, `--overwrite` and `--push_to_hub` are short for those keys of `training`,
     and `--remote-code` is `--remote_code`. Raises `UsageError` for a word too many and for a flag without its value.
     """
@@ -27,6 +29,8 @@ def split(
         flag, has_value, text = waiting.pop(0).partition("=")
         name = flag.removeprefix("--")
         if name == flag:
+            if not unset and words and allows(keys[words[-1]], list):
+                unset.append(f"{words[-1]}+")
             if not unset:
                 raise UsageError(f"command line: {flag + has_value + text!r} belongs to no flag: {SPELLING}")
             pairs.append((unset.pop(0), flag + has_value + text))

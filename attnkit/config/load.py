@@ -56,6 +56,11 @@ def load_saved(run_class: type[Run], folder: Path, *, imports: Sequence[str]) ->
     return load(run_class, ["--config", str(folder / CONFIG), *words])
 
 
+def listed(value: Any) -> list[Any]:
+    """A list, or a value that stands for a list of it."""
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
 class Reading:
     """The values given so far by key, where each was given, and what is wrong."""
 
@@ -126,7 +131,7 @@ class Reading:
                 checked = self.check.text(name, text)
             elif name.removesuffix("+") in self.keys and allows(self.keys[name.removesuffix("+")], list):
                 name = name.removesuffix("+")
-                checked = [*(self.values.get(name) or []), *self.check.text(name, text)]
+                checked = [*listed(self.values.get(name)), *listed(self.check.text(name, text))]
             elif parent in self.keys and allows(self.keys[parent], dict):
                 name = parent
                 checked = {**(self.values.get(parent) or {}), leaf: self.check.parsed(name, text)}

@@ -1,12 +1,12 @@
 """Evaluation: the loss of a saved model on text it was not trained on, in the units in which models are compared."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from attnkit.data.objectives import Objective, ObjectiveConfig, objectives
-from attnkit.data.sources import PretrainDataConfig, is_mix, named
+from attnkit.data.sources import DataConfig, PretrainDataConfig, is_mix, named
 from attnkit.errors import UsageError
 from attnkit.files import strict_yaml
 from attnkit.files.saved import CONFIG, run_folder
@@ -33,8 +33,12 @@ SPLIT = ("subset", "text_column", "documents", "held_out_fraction", "seed")  # w
 class EvaluateRun:
     """What is measured. The keys of the run that made the model stand in for the defaults shown here.
 
-    Of the run's own data the held-out part is scored; of a `data.source` (or `data.held_out_source`) that is given, all
-    of it.
+    Of the text of a pretrained model the held-out part is scored; of a `data.source` (or `data.held_out_source`) that
+    is given, all of it.
+
+    A fine-tuned run says the metrics of its task, of its held-out and test examples again, or of all examples of a
+    `data.source` that is given, with the columns of the run. `objective` and the keys of `data` on packing, prepared
+    rows and streaming are of pretraining alone.
     """
 
     path: str
@@ -61,9 +65,23 @@ def evaluate(run: EvaluateRun) -> str:
     if folder is not None and verb_of(folder) == "finetune":
         if is_mix(run.data.source):
             raise UsageError("data.source: a fine-tuned model reads no mix of sources; give files, folders or names")
+        refuse_pretraining(run)
         size = run.training.per_device_batch_size
         return evaluate_finetuned(run.path, data=run.data, batch_size=size, imports=run.imports)
     return evaluate_on_text(run)
+
+
+def refuse_pretraining(run: EvaluateRun) -> None:
+    """Raise `UsageError` for settings of pretraining, of which nothing holds for a fine-tuned run."""
+    beyond = {it.name for it in fields(PretrainDataConfig)} - {it.name for it in fields(DataConfig)}
+    given = [f"data.{name}" for name in sorted(beyond) if vars(run.data)[name] != vars(PretrainDataConfig())[name]]
+    given += [
+        f"objective.{name}" for name, value in vars(run.objective).items() if value != vars(ObjectiveConfig())[name]
+    ]
+    if given:
+        raise UsageError(
+            "\n".join(f"{key}: is of pretraining, and {run.path} is fine-tuned: leave it out" for key in given)
+        )
 
 
 def evaluate_on_text(run: EvaluateRun) -> str:

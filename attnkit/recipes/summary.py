@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attnkit.config.load import listed
 from attnkit.errors import UsageError, first_line
 from attnkit.files.text import read_json
 from attnkit.recipes import finetune, pretrain
@@ -17,19 +18,19 @@ from attnkit.recipes.judge import show
 class SummaryRun:
     """Which runs are shown."""
 
-    path: str
-    """The folder of a run, or a folder that holds several."""
+    path: str | list[str]
+    """Folders of runs, or folders that hold several."""
 
 
 def summarize_runs(run: SummaryRun) -> str:
-    """Each run below a folder in its own words, then the fine-tuned ones of one task in a table.
+    """Each run below some folders in its own words, then the fine-tuned ones of one task in a table.
 
-    Raises `UsageError` if no run below the folder has finished.
+    Raises `UsageError` if below one of the folders no run has finished.
     """
-    files = sorted(Path(run.path).expanduser().rglob(SUMMARY))
-    if not files:
-        raise UsageError(f"{run.path}: no finished run is in this folder: there is no {SUMMARY}")
-    summaries = {file: read_json(file) for file in files}
+    below = {path: sorted(Path(path).expanduser().rglob(SUMMARY)) for path in listed(run.path)}
+    if without := [path for path, files in below.items() if not files]:
+        raise UsageError("\n".join(f"{it}: no finished run is in this folder: there is no {SUMMARY}" for it in without))
+    summaries = {file: read_json(file) for files in below.values() for file in files}
     pretrained = {file: summary for file, summary in summaries.items() if "task" not in summary}
     finetuned = {file: summary for file, summary in summaries.items() if "task" in summary}
     blocks = [said_of(file, summary, pretrain.say) for file, summary in pretrained.items()]

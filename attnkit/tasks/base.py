@@ -170,13 +170,16 @@ class Task(ABC):
 
     def metrics(self) -> dict[str, tuple[Metric, str]]:
         """The metrics by name, each with the key of the answers that it judges. Raises `UsageError` for unfit ones."""
-        chosen = {}
+        chosen, problems = {}, []
         for name in self.metric_names:
             kinds = [kind for kind in self.judged if name in metrics and kind in metrics[name].judges]
             if not kinds:
                 fit = [known for known, metric in metrics.items() if set(metric.judges) & self.judged.keys()]
-                raise UsageError(f"task.metrics: no metric {name!r} for task {self.task.name!r}: {nearest(name, fit)}")
+                problems.append(f"task.metrics: no metric {name!r} for task {self.task.name!r}: {nearest(name, fit)}")
+                continue
             chosen[name] = (metrics[name](kind=kinds[0], names=self.names()), self.judged[kinds[0]])
+        if problems:
+            raise UsageError("\n".join(problems))
         return chosen
 
     def score(self, examples: Sequence[Example], answers: Sequence[Answer]) -> dict[str, float]:

@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from attnkit.data.readers import Row as FileRow
 from attnkit.errors import UsageError, first_line
+from attnkit.models.checks import num_positions
 from attnkit.models.loss import IGNORED
 from attnkit.tasks.base import Answer, Task, TaskConfig, pipeline_code, tasks
 from attnkit.tasks.examples import Example, ExamplesConfig
@@ -100,8 +101,12 @@ class Instruction(Task):
     def describe(self) -> str:
         return "an answer"
 
+    def prepare_model(self, model: PreTrainedModel, train: Sequence[Example]) -> None:
+        self.positions = num_positions(model.config)
+
     def code(self) -> str:
-        asks = f'[{{"role": "user", "content": "an instruction"}}], max_new_tokens={self.writing.num_tokens(None)}'
+        max_new_tokens = self.writing.num_tokens(self.positions and self.positions // 2)
+        asks = f'[{{"role": "user", "content": "an instruction"}}], max_new_tokens={max_new_tokens}'
         return pipeline_code("text-generation", asks=asks)
 
     def prepare_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -337,3 +337,8 @@ def test_texts_in_a_mapping_stay_as_they_are(tmp_path: Path) -> None:
         "other": "007",
         "more": "null",
     }
+
+
+def test_a_value_that_stands_for_a_list_is_added_whole() -> None:
+    run = load(PretrainRun, ["--data.source", "one.txt", "--data.source+", "two.txt", "--data.source+", "[three.txt]"])
+    assert run.data.source == ["one.txt", "two.txt", "three.txt"]

@@ -308,6 +308,12 @@ def test_finished_runs_are_shown_side_by_side(
     assert finetune(examples, tmp_path / "b", "--model.path", saved / "gpt2", *flags) == 0
     capsys.readouterr()
     assert main(["summary", str(tmp_path)]) == 0
+    whole = capsys.readouterr().out
+    assert main(["summary", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    assert capsys.readouterr().out == whole
+    assert main(["summary", str(tmp_path / "a"), str(examples.parent), str(tmp_path / "c")]) == 2
+    assert capsys.readouterr().err.count(": no finished run is in this folder") == 2
+    assert main(["summary", str(tmp_path)]) == 0
     *_, title, ours, theirs, baseline = capsys.readouterr().out.splitlines()
     assert title.split() == ["classification,", "one", "of", "2", "classes", "loss", "accuracy", "macro_f1"]
     assert ours.startswith(f"  from {saved / 'attnkit'}")

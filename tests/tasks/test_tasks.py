@@ -145,6 +145,11 @@ def test_what_is_reported_is_what_is_saved(
             assert f"{figure} {show(value)}" in line
     assert main(["evaluate", str(run), "--data.source", str(write(tmp_path / "other.jsonl", ROWS[name][6:12]))]) == 0
     assert re.search(r"^all +loss [\d.]+, (.*\n)+examples +6$", capsys.readouterr().out, re.MULTILINE)
+    assert main(["evaluate", str(run), "--data.packing", "best_fit", "--objective.name", "masked"]) == 2
+    assert re.findall(r"error: (\S+): is of pretraining, and ", capsys.readouterr().err) == [
+        "data.packing",
+        "objective.name",
+    ]
     assert (run / "report.png").stat().st_size > 1000
     card = (run / "model" / "README.md").read_text(encoding="utf-8")
     ends = ", ".join(f"{end:.6g}" for end in summary["intervals"]["held_out"][task.metric_names[0]])
@@ -268,6 +273,8 @@ def test_unknown_options_and_metrics_are_named(name: str) -> None:
             make_task(TaskConfig(name=name, metrics=["macro_f1"]), ExamplesConfig())  # choices have no classes
     with pytest.raises(UsageError, match=rf"task\.metrics: no metric 'acuracy' for task '{name}': .*allowed"):
         make_task(TaskConfig(name=name, metrics=["acuracy"]), ExamplesConfig())
+    with pytest.raises(UsageError, match=r"no metric 'one' .*\ntask\.metrics: no metric 'two'"):
+        make_task(TaskConfig(name=name, metrics=["one", "two"]), ExamplesConfig())
 
 
 @pytest.mark.parametrize("name", ROWS)

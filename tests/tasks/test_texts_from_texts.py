@@ -206,6 +206,9 @@ def test_a_row_of_any_size_has_room_for_prompt_and_answer(tokenizer: Any) -> Non
         assert (row["room"], len(row["prompt"])) == (room, max_length - room)
     with pytest.raises(UsageError, match=r"task\.options\.max_new_tokens: 30 leaves no room for a prompt in rows of"):
         task_of("instruction", tokenizer, max_new_tokens=30).encode([{"text": TEXT}], tokenizer, max_length=30)
+    config = attnkit.AttnKitConfig(**SIZE, **SPECIAL, max_position_embeddings=40)
+    task.prepare_model(attnkit.AttnKitForCausalLM(config), [])
+    assert task.code().endswith('print(ask([{"role": "user", "content": "an instruction"}], max_new_tokens=20))')
 
 
 def test_targets_are_no_longer_than_the_model_has_positions(tokenizer: Any) -> None:
