@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from attnkit.errors import UsageError, check_number, nearest
+from attnkit.errors import UsageError, check_number, first_line, nearest
 
 
 @dataclass(kw_only=True)
@@ -87,7 +87,7 @@ def adapt(model: PreTrainedModel, adapter: AdapterConfig, *, new_head: bool) -> 
             # PEFT asks for an attribute that transformers has renamed.
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
             adapted = get_peft_model(model, config_class(**options))
-    except (ValueError, TypeError) as error:
+    except (NotImplementedError, TypeError, ValueError) as error:
         raise UsageError(f"adapter.options: {str(error).splitlines()[0]}") from error
     factors = [vars(part).get("scaling") for part in adapted.modules()]
     if any(isinstance(factor, dict) and 0 in factor.values() for factor in factors):
@@ -104,10 +104,10 @@ def check_merge(adapted: Any, adapter: AdapterConfig) -> None:
     try:
         for layer in kinds.values():
             deepcopy(layer).merge()
-    except NotImplementedError as error:
+    except (NotImplementedError, RuntimeError, ValueError) as error:
         raise UsageError(
-            f"adapter.method: {adapter.method!r} adds nothing to the weights of a model that could be saved with them: "
-            "choose another"
+            f"adapter.method: {adapter.method!r} does not merge into the weights of this model ({first_line(error)}): "
+            "choose another, or other adapter.options"
         ) from error
 
 
@@ -140,10 +140,10 @@ def merge(model: Any, adapter: AdapterConfig) -> PreTrainedModel:
 
 
 def linear_layers(model: PreTrainedModel) -> list[str]:
-    """The linear layers of the body."""
-    prefix = f"{model.base_model_prefix}."
-    kinds = (nn.Linear, Conv1D)
-    return [name for name, part in model.named_modules() if name.startswith(prefix) and isinstance(part, kinds)]
+    """The linear layers of the body, which of T5 is the model itself, without the head that predicts tokens."""
+    body, head = set(model.base_model.modules()), model.get_output_embeddings()
+    linear = [(name, part) for name, part in model.named_modules() if isinstance(part, nn.Linear | Conv1D)]
+    return [name for name, part in linear if part in body and part is not head]
 
 
 def head_modules(model: PreTrainedModel) -> list[str]:

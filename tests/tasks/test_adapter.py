@@ -7,11 +7,18 @@ from typing import Any
 import pytest
 import torch
 from peft import PEFT_TYPE_TO_CONFIG_MAPPING
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2ForSequenceClassification,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 import attnkit
 from attnkit.errors import UsageError
-from attnkit.tasks.adapter import AdapterConfig, adapt, merge
+from attnkit.tasks.adapter import AdapterConfig, adapt, linear_layers, merge
 
 # What some methods need to be told for layers as small as these.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -27,7 +34,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "waveft": {"n_frequency": 8},
 }
 METHODS = sorted(kind.value.lower() for kind in PEFT_TYPE_TO_CONFIG_MAPPING)
-REFUSED = r"unknown method|adds nothing to the weights|trains no new head"
+REFUSED = r"unknown method|does not merge into|trains no new head|Conv1D|use_cache"
 
 
 def classifier() -> Any:
@@ -56,20 +63,34 @@ def encoder() -> Any:
     return BertForSequenceClassification(BertConfig(**sizes, intermediate_size=32, num_labels=3))
 
 
-@pytest.mark.parametrize("make", [classifier, encoder])
+def decoder() -> Any:
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 50, "n_positions": 8}
+    return GPT2ForSequenceClassification(
+        GPT2Config(**sizes, num_labels=3, bos_token_id=0, eos_token_id=0, pad_token_id=0)
+    )
+
+
+def two_stacks() -> Any:
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2, "vocab_size": 50}
+    return T5ForConditionalGeneration(T5Config(**sizes, decoder_start_token_id=0))
+
+
+@pytest.mark.parametrize("make", [classifier, encoder, decoder, two_stacks])
 @pytest.mark.parametrize("method", METHODS)
 def test_what_is_merged_says_the_same_when_it_is_loaded_or_the_method_is_refused(
     method: str, make: Any, tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
     adapter, batch = AdapterConfig(method=method, options=OPTIONS.get(method, {})), torch.arange(8).view(2, 4)
+    writes = make is two_stacks
     inputs = {"input_ids": batch, "attention_mask": torch.ones_like(batch)}
+    inputs |= {"decoder_input_ids": batch} if writes else {}
     try:
-        adapted = adapt(make(), adapter, new_head=True)
+        adapted = adapt(make(), adapter, new_head=not writes)
     except UsageError as error:
-        assert re.search(f"^adapter.method: .*({REFUSED})", str(error))  # noqa: PT017 - the others are not refused
+        assert re.search(rf"^adapter\.(method|options): .*({REFUSED})", str(error))  # noqa: PT017 - not all are refused
         return
     optimizer = torch.optim.SGD([it for it in adapted.parameters() if it.requires_grad], lr=0.1)
-    adapted(**inputs, labels=torch.tensor([0, 2])).loss.backward()
+    adapted(**inputs, labels=batch if writes else torch.tensor([0, 2])).loss.backward()
     optimizer.step()
     with torch.no_grad():
         before = adapted.eval()(**inputs).logits
@@ -80,11 +101,21 @@ def test_what_is_merged_says_the_same_when_it_is_loaded_or_the_method_is_refused
         torch.testing.assert_close(loaded.eval()(**inputs).logits, before, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("method", ["lily", "poly", "shadow"])
-def test_a_method_that_does_not_merge_is_refused_before_it_is_trained(method: str) -> None:
-    message = f"adapter.method: {method!r} adds nothing to the weights of a model that could be saved with them"
-    with pytest.raises(UsageError, match=re.escape(message)):
-        adapt(classifier(), AdapterConfig(method=method), new_head=True)
+@pytest.mark.filterwarnings("ignore:Detected that the base layer has no bias")
+@pytest.mark.parametrize(
+    ("method", "make"), [("lily", classifier), ("poly", classifier), ("shadow", classifier), ("beft", two_stacks)]
+)
+def test_a_method_that_does_not_merge_is_refused_before_it_is_trained(method: str, make: Any) -> None:
+    message = f"adapter.method: {method!r} does not merge into the weights of this model ("
+    with pytest.raises(UsageError, match=re.escape(message)) as error:
+        adapt(make(), AdapterConfig(method=method), new_head=make is classifier)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_the_linear_layers_of_a_model_that_is_its_own_body_are_adapted() -> None:
+    names = linear_layers(two_stacks())
+    assert "encoder.block.0.layer.0.SelfAttention.q" in names
+    assert "lm_head" not in names
 
 
 @pytest.mark.parametrize(
