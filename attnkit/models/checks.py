@@ -34,8 +34,11 @@ DROPOUTS = ("hidden_dropout", "embedding_dropout", "attention_dropout", "activat
 
 def check(config: Any) -> None:
     """Raise one `UsageError` with a line for every problem of the configuration."""
-    problems = list(shape_problems(config))
-    problems = problems or list(part_problems(config)) or list(combination_problems(config))
+    lists = list(list_problems(config))
+    problems = [*shape_problems(config), *lists]
+    problems = problems or list(part_problems(config))  # which are built in the sizes of the configuration
+    if not lists and all(name in registry for registry, name in named_parts(config)):
+        problems += combination_problems(config)
     if problems:
         raise UsageError("\n".join(dict.fromkeys(problems)))
 
@@ -70,14 +73,6 @@ def shape_problems(config: Any) -> Iterator[str]:
         yield f"num_decoder_layers is for architecture 'encoder-decoder', not {config.architecture!r}"
     elif config.num_decoder_layers is not None and config.num_decoder_layers < 1:
         yield f"num_decoder_layers must be at least 1, not {config.num_decoder_layers}"
-    for key in ("layer_scorers", "layer_patterns"):
-        entries = getattr(config, key)
-        if entries is None:
-            continue
-        if len(entries) != config.num_all_layers:
-            yield f"{key} has {len(entries)} entries for {config.num_all_layers} layers: give one each"
-        if not all(isinstance(entry, str) or names_options(entry) for entry in entries):
-            yield f"{key}: an entry is a name, or a mapping from one name to a mapping of its options"
     if config.parallel_residual and config.norm_position == "post":
         yield "parallel_residual has no place for norm_position 'post': the parts of a block are summed"
     if config.position_counting == "unpadded" and config.pad_token_id is None:
@@ -90,6 +85,18 @@ def shape_problems(config: Any) -> Iterator[str]:
         yield "cross_scorer_options need a cross_scorer, whose options they are"
     if config.hidden_act not in ACT2FN:
         yield f"unknown hidden_act {config.hidden_act!r}: {nearest(config.hidden_act, ACT2FN)}"
+
+
+def list_problems(config: Any) -> Iterator[str]:
+    """Lists of parts that do not go with the layers."""
+    for key in ("layer_scorers", "layer_patterns"):
+        entries = getattr(config, key)
+        if entries is None:
+            continue
+        if len(entries) != config.num_all_layers:
+            yield f"{key} has {len(entries)} entries for {config.num_all_layers} layers: give one each"
+        if not all(isinstance(entry, str) or names_options(entry) for entry in entries):
+            yield f"{key}: an entry is a name, or a mapping from one name to a mapping of its options"
 
 
 def head_problems(config: Any, heads_key: str, keys_key: str, width_key: str) -> Iterator[str]:
@@ -178,7 +185,7 @@ def option_problems(part: type, key: str, value: Any) -> Iterator[str]:
     """What is wrong with one option of one part."""
     hints = option_types(part)
     if key not in hints:
-        yield f"{part.__qualname__} takes no option {key!r}: {nearest(key, hints) if hints else '(it takes none)'}"
+        yield f"{part.__qualname__} takes no option {key!r}: {nearest(key, hints) if hints else 'it takes none'}"
     elif not fits(value, hints[key]):
         allowed = " or ".join(repr(choice) if isinstance(choice, str) else choice for choice in choices(hints[key]))
         yield f"{key} of {part.__qualname__} is {value!r}, not {allowed}"
@@ -263,10 +270,16 @@ def layer_parts(config: Any) -> list[dict[str, Any]]:
     ]
 
 
+def named_parts(config: Any) -> Iterator[tuple[Any, str]]:
+    """The registry and the name of every part that a configuration names."""
+    yield from ((scorers, name) for name, _ in config.all_scorers())
+    yield from ((patterns, name) for name, _ in config.all_patterns())
+    yield from ((normalizers, config.normalizer), (positions, config.position))
+
+
 def all_parts(config: Any) -> list[type]:
     """The class of every part that a configuration names."""
-    named = [scorers[name] for name, _ in config.all_scorers()] + [patterns[name] for name, _ in config.all_patterns()]
-    return list(dict.fromkeys([*named, normalizers[config.normalizer], positions[config.position]]))
+    return list(dict.fromkeys(registry[name] for registry, name in named_parts(config)))
 
 
 def num_positions(config: PreTrainedConfig) -> int | None:

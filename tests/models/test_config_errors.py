@@ -79,6 +79,19 @@ def test_all_mistakes_are_said_at_once() -> None:
         attnkit.AttnKitConfig(scorer="dott", normalizer="softmx", pattern="x")
 
 
+def test_what_does_not_go_together_is_said_beside_what_is_wrong_by_itself() -> None:
+    together = ["scorer: order enters twice: 'location'", "attn_implementation 'paged|sdpa': 'paged|sdpa' leaves out"]
+    fields = {"scorer": "location", "position": "rope", "attn_implementation": "paged|sdpa"}
+    for mistake, said in (
+        ({"num_attention_heads": 3}, "hidden_size 256 is no multiple"),
+        ({"normalizer_options": {"x": 1}}, "normalizer_options: Softmax takes no option 'x': it takes none"),
+    ):
+        with pytest.raises(UsageError) as found:
+            AttnKitConfig(**fields, **mistake)
+        lines = str(found.value).splitlines()
+        assert [line[: len(start)] for line, start in zip(lines, [said, *together], strict=True)] == [said, *together]
+
+
 def test_a_scorer_says_how_many_positions_it_has() -> None:
     with pytest.raises(UsageError, match="40 tokens, but Location has 32 positions"):
         build_model(scorer="location", position="none")(sample_ids(40))
