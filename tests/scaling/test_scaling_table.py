@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from attnkit.cli import main
 from attnkit.errors import UsageError
 from attnkit.scaling.cli import JOBS, answer
 from attnkit.scaling.memory import textbook_activations
-from attnkit.scaling.render import Answer, as_csv, as_latex, as_markdown, draw_table, for_people, legend, plain
+from attnkit.scaling.render import Answer, as_csv, as_latex, as_markdown, draw_table, for_people, grid, legend, plain
 from attnkit.scaling.rows import ROWS, config_of
 from attnkit.scaling.states import static_bytes
 from attnkit.scaling.subject import read_subject
@@ -136,6 +137,13 @@ def test_every_format(lines: list[Line], tmp_path: Path) -> None:
     assert max(map(len, people.splitlines())) <= 80
     assert "cannot come from one vocabulary" in people
     draw_table(lines, tmp_path / "table.png")
+    assert (tmp_path / "table.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_names_stand_in_tables_and_pictures_as_they_are(lines: list[Line], tmp_path: Path) -> None:
+    name = r"[red]a[/b] :smile: $\foo$"
+    assert name in grid(["name", "size"], [[name, "1"]])
+    draw_table([replace(lines[0], model=name)], tmp_path / "table.png")
     assert (tmp_path / "table.png").read_bytes()[:4] == b"\x89PNG"
 
 
