@@ -18,6 +18,8 @@ from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.recipes.model import has_two_stacks, load_model
 from attnkit.recipes.saved import tokenizer_of
 
+USUAL = 100  # tokens that are generated
+
 
 @dataclass(kw_only=True)
 class GenerateRun:
@@ -28,8 +30,8 @@ class GenerateRun:
     prompt: str = ""
     """The text to go on from, without which the model begins a document; a model of two stacks reads it and writes its
     own."""
-    max_new_tokens: int = 100
-    """Tokens that are generated at most."""
+    max_new_tokens: int | None = None
+    """Tokens that are generated at most; null for 100, or as many as learned positions leave where these are fewer."""
     temperature: float = 0.8
     """Logits are divided by this before sampling; 0 takes the likeliest token each time."""
     top_p: float = 0.95
@@ -42,7 +44,9 @@ class GenerateRun:
     def problems(self) -> list[str]:
         """What is wrong with these settings, a line each."""
         rules = {
-            f"max_new_tokens: {self.max_new_tokens} must be 1 or more": self.max_new_tokens >= 1,
+            f"max_new_tokens: {self.max_new_tokens} must be 1 or more": (
+                self.max_new_tokens is None or self.max_new_tokens >= 1
+            ),
             f"temperature: {self.temperature} must be 0 or more": self.temperature >= 0,
             f"top_p: {self.top_p} must be more than 0 and at most 1": 0 < self.top_p <= 1,
         }
@@ -76,7 +80,7 @@ def continue_text(
     tokenizer: PreTrainedTokenizerBase,
     prompt: str,
     *,
-    max_new_tokens: int,
+    max_new_tokens: int | None,
     seed: int,
     temperature: float = 0.8,
     top_p: float = 0.95,
@@ -89,6 +93,8 @@ def continue_text(
     begin = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     input_ids = torch.tensor([[*words, end_of_document(tokenizer)] if reads else [begin, *words]], device=model.device)
     length = input_ids.shape[1]
+    if max_new_tokens is None:
+        max_new_tokens = max(1, min(USUAL, learned_positions(model, beyond=USUAL + length) - (1 if reads else length)))
     check_positions(model, max(length, 1 + max_new_tokens) if reads else length + max_new_tokens)
     sampling = {"do_sample": True, "temperature": temperature, "top_p": top_p} if temperature else {"do_sample": False}
     set_seed(seed)
@@ -104,13 +110,16 @@ def continue_text(
 
 def check_positions(model: PreTrainedModel, num_tokens: int) -> None:
     """Raise `UsageError` if a model whose positions are learned has not that many."""
-    config = model.config
-    if (
-        isinstance(config, AttnKitConfig)
-        and config.position == "learned"
-        and num_tokens > config.max_position_embeddings
-    ):
+    positions = learned_positions(model, beyond=num_tokens)
+    if num_tokens > positions:
         raise UsageError(
-            f"max_new_tokens: prompt and continuation are up to {num_tokens} tokens, and the model has "
-            f"{config.max_position_embeddings} learned positions: shorten one of them"
+            f"max_new_tokens: prompt and continuation are up to {num_tokens} tokens, and the model has {positions} "
+            "learned positions: shorten one of them"
         )
+
+
+def learned_positions(model: PreTrainedModel, *, beyond: int) -> int:
+    """The learned positions of a model; `beyond` where it goes beyond those that it was trained with."""
+    config = model.config
+    is_learned = isinstance(config, AttnKitConfig) and config.position == "learned"
+    return int(config.max_position_embeddings) if is_learned else beyond

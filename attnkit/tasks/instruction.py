@@ -133,9 +133,10 @@ class Instruction(Task):
                 f"task.options.max_new_tokens: {max_new_tokens} leaves no room for a prompt in rows of "
                 f"data.sequence_length {max_length}: lower the one, or raise the other"
             )
+        asked = {"prompt": prompt_ids[-room:], "room": max_new_tokens, "prompt_cut": len(prompt_ids) > room}
         if not is_answered:
             row = {"input_ids": prompt_ids[-room:], "attention_mask": [1] * len(prompt_ids[-room:])}
-            return {**row, "prompt": prompt_ids[-room:], "room": max_new_tokens, "cut": len(prompt_ids) > room}
+            return {**row, **asked, "cut": False}
         whole, spans = self.text_of(messages), self.answer_spans(messages)
         encoded = self.tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
         labels = [
@@ -148,10 +149,19 @@ class Instruction(Task):
         return {
             **row,
             "labels": labels[:max_length],
-            "prompt": prompt_ids[-room:],
-            "room": max_new_tokens,
+            **asked,
             "cut": len(labels) > max_length,
         }
+
+    def notes(self, rows: Sequence[Row], *, sequence_length: int) -> list[str]:
+        writes = any(key == "prediction" for _, key in self.metrics().values())
+        cut = [row["room"] for row in rows if row["prompt_cut"] and (writes or "labels" not in row)]
+        said = [
+            f"{len(cut):,} of {len(rows):,} prompts are longer than data.sequence_length: {sequence_length} without "
+            f"the {room} of task.options.max_new_tokens, and lose their beginning where an answer is written"
+            for room in cut[:1]
+        ]
+        return super().notes(rows, sequence_length=sequence_length) + said
 
     def text_of(self, messages: list[Message], *, asks: bool = False) -> str:
         """A conversation as the template writes it; with `asks`, up to where the next answer begins."""

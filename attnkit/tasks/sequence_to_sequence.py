@@ -94,8 +94,14 @@ class SequenceToSequence(Task):
                 continue
             token_ids = tokenizer(text_target=example["target"])["input_ids"]
             row["labels"] = self.labels(token_ids)
-            row["cut"] = row["cut"] or len(token_ids) > self.max_target_tokens
+            row["target_cut"] = len(token_ids) > self.max_target_tokens
         return rows
+
+    def notes(self, rows: Sequence[Row], *, sequence_length: int) -> list[str]:
+        cut = sum(row.get("target_cut", False) for row in rows)
+        most = f"task.options.max_target_tokens: {self.max_target_tokens}"
+        said = f"{cut:,} of {len(rows):,} targets are longer than {most} and were cut"
+        return super().notes(rows, sequence_length=sequence_length) + ([said] if cut else [])
 
     def labels(self, token_ids: list[int]) -> list[int]:
         """The tokens of a target without a start token, with one end token, at most `max_target_tokens`."""

@@ -229,6 +229,7 @@ def test_more_tokens_than_learned_positions(finished: Path, cli: Cli) -> None:
     code, _, errors = cli("generate", finished, "--max_new_tokens", "24")
     assert code == 2
     assert re.search(r"max_new_tokens: .* up to 25 tokens, and the model has 24 learned positions", errors[0])
+    assert cli("generate", finished, "--prompt", "The cat")[0] == 0  # the default is what is left
 
 
 def test_imports_of_a_verb_that_takes_a_run(finished: Path, cli: Cli, tmp_path: Path) -> None:

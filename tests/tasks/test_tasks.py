@@ -155,13 +155,9 @@ def test_what_is_reported_is_what_is_saved(
     ends = ", ".join(f"{end:.6g}" for end in summary["intervals"]["held_out"][task.metric_names[0]])
     assert f"| intervals.held_out.{task.metric_names[0]} | [{ends}] |" in card
     assert ("## Use\n\n```python" in card) == (name not in ("question_answering", "multiple_choice"))
-    for code in re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL):
-        capsys.readouterr()
-        with warnings.catch_warnings():
-            # Whether two tokens are of one word is told by the space between, which is what this task calls a word.
-            warnings.filterwarnings("ignore", "Tokenizer does not support real words", UserWarning)
-            exec(code.replace("…", str(run / "model")), {})
-        assert "LABEL_" not in capsys.readouterr().out
+    capsys.readouterr()
+    do_as_the_card_says(run / "model")
+    assert "LABEL_" not in capsys.readouterr().out
 
     unlabelled = [{key: value for key, value in row.items() if key != "label"} for row in ROWS[name][:5]]
     unlabelled = [{**row, "id": {"place": place}} for place, row in enumerate(unlabelled)]
@@ -180,6 +176,14 @@ def test_what_is_reported_is_what_is_saved(
     )
     assert "new.jsonl is there already" in capsys.readouterr().err
     assert (tmp_path / "new.jsonl").read_text(encoding="utf-8") == kept
+
+
+def do_as_the_card_says(model: Path) -> None:
+    for code in re.findall(r"```python\n(.*?)```", (model / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL):
+        with warnings.catch_warnings():
+            # Whether two tokens are of one word is told by the space between, which is what this task calls a word.
+            warnings.filterwarnings("ignore", "Tokenizer does not support real words", UserWarning)
+            exec(code.replace("…", str(model)), {})
 
 
 def read_pipeline(name: str, ask: Any, line: dict[str, Any]) -> Any:
@@ -222,6 +226,13 @@ def test_a_pipeline_says_what_predict_says(name: str, kind: str, run_of: Callabl
             assert said == [[tag] if tag != MISSED else [] for tag in written]
         else:
             assert said == (pytest.approx(written, rel=1e-5) if name == "regression" else written)
+
+
+@pytest.mark.parametrize("name", ["classification", "multi_label", "regression"])
+def test_a_pipeline_is_asked_about_pairs(name: str, run_of: Callable[[str], Path]) -> None:
+    task: Any = make_task(TaskConfig(name=name, text_pair_column="more"), ExamplesConfig())
+    assert '{"text": "a text", "text_pair": ' in task.code()
+    exec(task.code(), {"folder": str(run_of(name) / "model")})
 
 
 @pytest.mark.filterwarnings("ignore:Tokenizer does not support real words:UserWarning")
@@ -435,5 +446,6 @@ def test_models_of_transformers_go_through_the_same_pipe(
     line = capsys.readouterr().out.splitlines()[0]
     summary = json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))
     assert summary["model_type"] == peer
+    do_as_the_card_says(tmp_path / "run" / "model")
     for figure, value in summary["held_out"].items():
         assert f"{figure} {show(value)}" in line

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,11 @@ def test_texts_and_targets_that_are_cut_are_counted(tokenizer: Any) -> None:
     task, _ = seq2seq(tokenizer, prefix="sum: ", max_target_tokens=4)
     examples = [{"text": "a", "target": "a"}, {"text": TEXT, "target": "a"}, {"text": "a", "target": TEXT}]
     rows = task.encode(examples, tokenizer, max_length=12)
-    assert [row["cut"] for row in rows] == [False, True, True]
+    assert [(row["cut"], row["target_cut"]) for row in rows] == [(False, False), (True, False), (False, True)]
+    assert task.notes(rows, sequence_length=12) == [
+        "1 of 3 texts are longer than data.sequence_length: 12 and were cut",
+        "1 of 3 targets are longer than task.options.max_target_tokens: 4 and were cut",
+    ]
     assert tokenizer.decode(rows[0]["input_ids"]) == "sum: a"
     assert max(len(row["labels"]) for row in rows) == 4
 
@@ -204,6 +209,10 @@ def test_a_row_of_any_size_has_room_for_prompt_and_answer(tokenizer: Any) -> Non
     for max_length, room in ((30, 15), (64, 32), (400, 64)):
         (row,) = task.encode([{"text": TEXT * 20}], tokenizer, max_length=max_length)
         assert (row["room"], len(row["prompt"])) == (room, max_length - room)
+        (note,) = task.notes([row], sequence_length=max_length)
+        assert re.match(
+            rf"1 of 1 prompts are longer than data.sequence_length: {max_length} without the {room} of", note
+        )
     with pytest.raises(UsageError, match=r"task\.options\.max_new_tokens: 30 leaves no room for a prompt in rows of"):
         task_of("instruction", tokenizer, max_new_tokens=30).encode([{"text": TEXT}], tokenizer, max_length=30)
     config = attnkit.AttnKitConfig(**SIZE, **SPECIAL, max_position_embeddings=40)
