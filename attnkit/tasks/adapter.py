@@ -88,7 +88,7 @@ def adapt(model: PreTrainedModel, adapter: AdapterConfig, *, new_head: bool) -> 
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
             adapted = get_peft_model(model, config_class(**options))
     except (NotImplementedError, TypeError, ValueError) as error:
-        raise UsageError(f"adapter.options: {str(error).splitlines()[0]}") from error
+        raise UsageError(f"adapter.options: {first_line(error)}") from error
     factors = [vars(part).get("scaling") for part in adapted.modules()]
     if any(isinstance(factor, dict) and 0 in factor.values() for factor in factors):
         raise UsageError(f"adapter.options: {adapter.options} multiply the adapter by 0, so that it learns nothing")
@@ -97,10 +97,14 @@ def adapt(model: PreTrainedModel, adapter: AdapterConfig, *, new_head: bool) -> 
 
 
 def check_merge(adapted: Any, adapter: AdapterConfig) -> None:
-    """Raise `UsageError` for a method whose layers do not merge: a copy of one of each kind is tried."""
+    """Raise `UsageError` for a method whose layers do not merge: a copy of one of each kind is tried.
+
+    Of one kind are layers of one class over parts whose weights have the same names: some do not merge without a bias.
+    """
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    kinds = {type(part): part for part in adapted.modules() if isinstance(part, BaseTunerLayer)}
+    layers = [part for part in adapted.modules() if isinstance(part, BaseTunerLayer)]
+    kinds = {(type(it), *(name for name, _ in it.get_base_layer().named_parameters())): it for it in layers}
     try:
         for layer in kinds.values():
             deepcopy(layer).merge()

@@ -37,9 +37,9 @@ METHODS = sorted(kind.value.lower() for kind in PEFT_TYPE_TO_CONFIG_MAPPING)
 REFUSED = r"unknown method|does not merge into|trains no new head|Conv1D|use_cache"
 
 
-def classifier() -> Any:
+def classifier(**fields: Any) -> Any:
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 50}
-    config = attnkit.AttnKitConfig(**sizes, architecture="encoder", num_labels=3)
+    config = attnkit.AttnKitConfig(**sizes, architecture="encoder", num_labels=3, **fields)
     return attnkit.AttnKitForSequenceClassification(config)
 
 
@@ -110,6 +110,13 @@ def test_a_method_that_does_not_merge_is_refused_before_it_is_trained(method: st
     with pytest.raises(UsageError, match=re.escape(message)) as error:
         adapt(make(), AdapterConfig(method=method), new_head=make is classifier)
     assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.filterwarnings("ignore:Detected that the base layer has no bias")
+def test_a_method_that_merges_into_some_layers_only_is_refused() -> None:
+    message = "'beft' does not merge into the weights of this model (Base layer has no bias"
+    with pytest.raises(UsageError, match=re.escape(message)):
+        adapt(classifier(attention_bias=False), AdapterConfig(method="beft"), new_head=True)
 
 
 def test_the_linear_layers_of_a_model_that_is_its_own_body_are_adapted() -> None:
