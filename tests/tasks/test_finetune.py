@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 from dataclasses import replace
@@ -27,10 +28,12 @@ from transformers import (
 
 import attnkit
 from attnkit.cli import main
-from attnkit.config.finetune_run import FinetuneRun
+from attnkit.config.finetune_run import FinetuneRun, GridConfig
 from attnkit.config.load import load
 from attnkit.config.runs import PretrainRun
 from attnkit.data.tokenizer import TokenizerConfig, train_tokenizer
+from attnkit.recipes.grid import runs_of
+from attnkit.training.settings import TrainingConfig
 
 ROOT = Path(__file__).parents[2]
 SENTENCES = [f"{opening} {noun} {verb}" for opening in ("the", "a", "this") for noun in "xyz" for verb in ("is", "was")]
@@ -324,3 +327,45 @@ def test_finished_runs_are_shown_side_by_side(
 def test_a_summary_needs_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["summary", str(tmp_path)]) == 2
     assert "no finished run is in this folder: there is no summary.json" in capsys.readouterr().err
+
+
+def test_rates_that_differ_little_have_folders_of_their_own(tmp_path: Path) -> None:
+    training = TrainingConfig(output_dir=str(tmp_path))
+    grid = GridConfig(learning_rates=[1e-5, 1.0000001e-5], seeds=[1, 2], batch_sizes=[2, 4])
+    folders = {member.training.output_dir for _, _, member in runs_of(FinetuneRun(training=training, grid=grid))}
+    assert len(folders) == 8
+
+
+def test_a_grid_is_chosen_by_held_out_examples_and_reported_on_test_too(
+    saved: Path, examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    grid = ("--grid.seeds", "[1, 2]", "--grid.learning_rates", "[1e-2, 1e-3]")
+    flags = (*grid, "--data.test_source", examples, "--model.path", saved / "bert", "--training.max_steps", 2)
+    assert finetune(examples, folder, *flags) == 0
+    said = capsys.readouterr().out
+    report = json.loads((folder / "grid.json").read_text(encoding="utf-8"))
+    first, second = report["settings"]
+    assert [(group["learning_rate"], group["seeds"]) for group in (first, second)] == [(0.01, [1, 2]), (0.001, [1, 2])]
+    names = [f"rate0.01-batch16-seed{seed}" for seed in (1, 2)]
+    assert first["runs"] == [str(folder / name) for name in names]
+    summaries = [json.loads((folder / name / "summary.json").read_text(encoding="utf-8")) for name in names]
+    for split in ("held_out", "test"):
+        losses = [summary[split]["loss"] for summary in summaries]
+        assert first[split]["loss"] == {"mean": statistics.mean(losses), "sd": pytest.approx(statistics.stdev(losses))}
+        assert first["difference_to_first"][split]["loss"] == {"mean": 0, "sd": 0}
+    assert f"  test loss                  {first['test']['loss']['mean']:.4f} ± " in said
+    assert report["best"] == int(second["held_out"]["loss"]["mean"] < first["held_out"]["loss"]["mean"])
+    rate = report["settings"][report["best"]]["learning_rate"]
+    assert f"best of these: learning_rate {rate}, batch 16, by the mean of held-out loss" in said
+    assert finetune(examples, folder, *flags) == 2
+    assert "already holds a run; go on with the grid by --resume" in capsys.readouterr().err
+    assert finetune(examples, folder, *flags, "--resume") == 0
+    for words in (["evaluate"], ["predict", "--data.source", str(examples)], ["generate"]):
+        capsys.readouterr()
+        assert main([words[0], str(folder), *words[1:]]) == 2
+        assert re.search(r"run: is a folder of runs: give one of those inside \(rate0", capsys.readouterr().err)
+    summaries[0].pop("test")
+    (folder / names[0] / "summary.json").write_text(json.dumps(summaries[0]), encoding="utf-8")
+    assert finetune(examples, folder, *flags, "--resume") == 2
+    assert "has no test figures: it is damaged, or of a run without data.test_source" in capsys.readouterr().err
