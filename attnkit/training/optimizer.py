@@ -1,10 +1,13 @@
 """Optimizers by name, and the groups of parameters that all of them get. They are torch's own, which has no Lion."""
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
@@ -12,6 +15,7 @@ from attnkit.errors import UsageError
 from attnkit.scaling.transfer import Transfer, transfer
 from attnkit.training.layers import rate_factors
 from attnkit.training.settings import TrainingConfig
+from attnkit.training.shards import whole
 
 Group = dict[str, Any]
 FUSED_ON = ("cpu", "cuda", "hpu", "mps", "xpu")  # devices for which torch has the fused kernel
@@ -148,3 +152,23 @@ def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
     """Let the next step be made at the rate of the schedule, times the factor of each group."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group["rate_factor"]
+
+
+def clip_gradients(parameters: Iterable[nn.Parameter], *, limit: float | None) -> float:
+    """Return the norm of all gradients together, which are scaled down to `limit` where it is more than that.
+
+    Below the limit nothing is multiplied, as torch's `clip_grad_norm_` does with 1: that would read and write all
+    gradients once more. Those that processes share out may be so in several ways, and each way has a norm of its own.
+    """
+    ways: dict[Any, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        if (gradient := parameter.grad) is not None:
+            way = gradient.device_mesh if isinstance(gradient, DTensor) else None
+            ways.setdefault(way, []).append(parameter)
+    norms = [whole(get_total_norm([p.grad for p in members if p.grad is not None])) for members in ways.values()]
+    total = torch.stack(norms).norm() if len(norms) > 1 else norms[0]
+    norm = total.item()
+    if limit is not None and limit < norm < math.inf:
+        for way, members in ways.items():
+            clip_grads_with_norm_(members, limit, total if way is None else DTensor.from_local(total, way))
+    return norm

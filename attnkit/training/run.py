@@ -36,9 +36,9 @@ from attnkit.training.environment import peak_memory, save_environment
 from attnkit.training.equip import check, check_metric, equip, unequip
 from attnkit.training.guard import accepts
 from attnkit.training.interrupt import StopRequest
-from attnkit.training.launch import on_main
+from attnkit.training.launch import forget, on_main
 from attnkit.training.layers import freeze
-from attnkit.training.optimizer import build_optimizer, set_learning_rate
+from attnkit.training.optimizer import build_optimizer, clip_gradients, set_learning_rate
 from attnkit.training.order import Mark, Remembers, TrainRows
 from attnkit.training.progress import Progress
 from attnkit.training.randomness import FORWARD, reseed
@@ -241,8 +241,8 @@ class Run:
         if not self.checked_gradients:
             self.name_unused_parameters()
         self.utilization.see(window.batches[0])
-        norm = accelerator.clip_grad_norm_(self.wrapped.parameters(), training.max_grad_norm or math.inf)
-        grad_norm = whole(norm).item()
+        accelerator.unscale_gradients()
+        grad_norm = clip_gradients(self.model.parameters(), limit=training.max_grad_norm)
         loss, rate = window.loss(), self.rate_at(progress.step)
         scaled = accelerator.scaler is not None
         accepted = accepts(progress, loss=loss, grad_norm=grad_norm, training=training, scaled=scaled)
@@ -374,7 +374,7 @@ class Run:
             self.average.copy_to_model()
         self.accelerator.unwrap_model(self.wrapped, keep_fp32_wrapper=False)
         unequip(self.model, self.training)
-        self.accelerator.free_memory()
+        forget(self.accelerator)
         progress = self.progress
         best = progress.best_step
         return TrainResult(

@@ -1,6 +1,9 @@
 """The learning rate, the optimizer's groups, and the random numbers: functions, checked as such."""
 
+import gc
+import math
 import random
+import weakref
 from pathlib import Path
 from typing import Any, get_args
 
@@ -8,10 +11,16 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
-from samples import causal_model, classifier, run, settings, text_rows
+from samples import causal_model, classifier, collate_text, run, settings, text_rows
 from torch import nn
 
-from attnkit.training.optimizer import OPTIMIZERS, build_optimizer, parameter_groups, set_learning_rate
+from attnkit.training.optimizer import (
+    OPTIMIZERS,
+    build_optimizer,
+    clip_gradients,
+    parameter_groups,
+    set_learning_rate,
+)
 from attnkit.training.randomness import reseed
 from attnkit.training.schedule import SCHEDULES, learning_rate
 from attnkit.training.settings import Optimizer, Schedule, TrainingConfig
@@ -120,6 +129,29 @@ def test_numbers_that_have_no_fused_kernel_are_optimized_all_the_same() -> None:
     model = nn.ParameterList([nn.Parameter(torch.ones(2, 2, dtype=torch.complex64))])
     optimizer = build_optimizer(model, TrainingConfig())
     assert not any(group["fused"] for group in optimizer.param_groups)
+
+
+@pytest.mark.parametrize("limit", [None, 1e-3, 1e3])
+def test_gradients_are_clipped_as_torch_clips_them(limit: float | None) -> None:
+    mine, torchs = causal_model(), causal_model()
+    for model in (mine, torchs):
+        model(**collate_text(text_rows(4))).loss.backward()
+    norm = clip_gradients(mine.parameters(), limit=limit)
+    assert norm == nn.utils.clip_grad_norm_(torchs.parameters(), limit or math.inf).item()
+    for ours, theirs in zip(mine.parameters(), torchs.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)
+
+
+def test_a_run_that_is_over_holds_no_memory(tmp_path: Path, accelerator: Accelerator) -> None:
+    model = causal_model()
+    seen = weakref.ref(model)
+    gc.disable()  # nothing waits for it
+    try:
+        run(model, text_rows(4), settings(tmp_path, max_steps=2), accelerator=accelerator)
+        del model
+        assert seen() is None
+    finally:
+        gc.enable()
 
 
 def test_a_frozen_model_is_refused() -> None:
