@@ -207,17 +207,25 @@ def sample_ids(num_tokens: int = 11) -> Tensor:
 
 @torch.no_grad()
 def cache_equals_one_pass(**fields: Any) -> None:
-    """Tokens given one by one, or in two pieces, with a cache have the logits of one pass."""
+    """Tokens given one by one, or in two pieces, with a cache have the logits of one pass, padding among them too. It
+    holds keys and values of the width of a head."""
     model, ids = build_model(**fields), sample_ids()
-    expected = model(ids, use_cache=False).logits
-    for pieces in ([1] * ids.shape[1], [6, 5]):
+    padded = torch.ones_like(ids)
+    padded[0, :2] = padded[1, 3:5] = 0
+    for mask, pieces in ((torch.ones_like(ids), [1] * ids.shape[1]), (padded, [6, 1, 4])):
+        expected = model(ids, attention_mask=mask, use_cache=False).logits
         cache: Any = None
         logits: list[Tensor] = []
         for piece in ids.split(pieces, dim=1):
-            outputs = model(piece, cache=cache, use_cache=True)
+            seen = mask[:, : sum(part.shape[1] for part in logits) + piece.shape[1]]
+            outputs = model(piece, attention_mask=seen, cache=cache, use_cache=True)
             cache = outputs.cache
             logits.append(outputs.logits)
-        same(torch.cat(logits, dim=1), expected, f"{fields}: decoding with a cache")
+        real = mask.bool()
+        same(torch.cat(logits, dim=1)[real], expected[real], f"{fields}: decoding with a cache")
+    shape = (len(ids), model.config.num_key_value_heads, ids.shape[1], model.config.head_dim)
+    for held in [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]:
+        assert held.shape == shape, f"{fields}: a cache holds {tuple(held.shape)}, not {shape}"
 
 
 @torch.no_grad()

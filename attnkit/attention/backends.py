@@ -42,7 +42,7 @@ def eager_attention(
     """Weighted sum of the values, in plain operations.
 
     query [B, H, Q, M] and key [B, G, K, M] are mapped; value [B, G, K, V]; the mask is boolean (True: may meet),
-    additive, or None; `position_bias` [1, H, Q, K] and `query_term` [B, H, Q, 1] are added to the scores and
+    additive, or None; `position_bias` [B or 1, H, Q, K] and `query_term` [B, H, Q, 1] are added to the scores and
     `window_weight` [B, H, Q, K] multiplies the weights; the last `distance_width` columns of query and key are no
     scorer's (see `scaled_pair`). `module` has the scorer, the normalizer and `is_causal`.
     Returns [B, Q, H, V] and the weights [B, H, Q, K].
@@ -51,6 +51,7 @@ def eager_attention(
     scores = pair_scores(module.scorer, query, key, scaling=scaling, distance_width=distance_width)
     weights = weigh(module, scores, attention_mask, terms=(position_bias, query_term), causal=module.is_causal)
     weights = weights if window_weight is None else weights * window_weight.to(weights.dtype)
+    weights = weights.to(value.dtype)
     output = F.dropout(weights, dropout, module.training) @ value
     return output.transpose(1, 2).contiguous(), weights
 
@@ -60,7 +61,7 @@ def weigh(
 ) -> Tensor:
     """Scores and what is added to them -> weights [B, H, Q, K] of the pairs that may meet."""
     for term in terms:
-        scores = scores if term is None else scores + term.to(scores.dtype)
+        scores = scores if term is None else scores + term
     return cast(Tensor, module.normalizer(*apply_mask(scores, attention_mask, causal=causal)))
 
 
@@ -117,7 +118,8 @@ def fused(kernel: Backend) -> Backend:
             output, _ = eager_attention(module, query, key, value, attention_mask, query_term=query_term, **kwargs)
             return output, None
         alone = query.shape[2] == 1 and kernel is sdpa_attention_forward
-        if alone and query.shape[-1] > value.shape[-1]:
+        plain = query.shape[-1] <= value.shape[-1] and kwargs.get("position_bias") is None
+        if alone and not plain:
             return one_query(module, query, key, value, attention_mask, query_term=query_term, **kwargs), None
         value_width, sink = value.shape[-1], module.normalizer.sink()
         added_row = False
@@ -258,7 +260,7 @@ def one_query(
     groups = (key.shape[1], -1)
     scores = (scaling * query.squeeze(2).unflatten(1, groups) @ key.transpose(-1, -2)).flatten(1, 2).unsqueeze(2)
     weights = weigh(module, scores, attention_mask, terms=(position_bias, query_term), causal=False)
-    weights = F.dropout(weights, dropout, module.training)
+    weights = F.dropout(weights, dropout, module.training).to(value.dtype)
     return (weights.squeeze(2).unflatten(1, groups) @ value).flatten(1, 2).unsqueeze(1)
 
 

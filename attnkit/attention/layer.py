@@ -1,6 +1,7 @@
 """The attention layer: projections, scorer, normalizer, pattern, position and backend joined into one operator.
 
-Shapes: B batch, N tokens, S source tokens, H query heads, G key-value heads, D head width, M mapped width.
+Shapes: B batch, N tokens, S source tokens, H query heads, G key-value heads, D head width, M mapped width, C further
+columns of a mapped key.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -9,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 
-from attnkit.attention.backends import Backend, eager_attention
-from attnkit.attention.masks import build_mask
+from attnkit.attention.backends import Backend, eager_attention, widen
+from attnkit.attention.masks import build_mask, count_keys
 from attnkit.attention.normalizers import normalizers
 from attnkit.attention.patterns import WeighingPattern, patterns, shape_of_pattern
 from attnkit.attention.positions import positions as position_kinds
@@ -109,6 +110,7 @@ class Attention(nn.Module):
         mask: Tensor | None = None,
         positions: Tensor | None = None,
         source_positions: Tensor | None = None,
+        key_positions: Tensor | None = None,
         rotation: tuple[Tensor, Tensor] | None = None,
         bias: Tensor | None = None,
         past: int | Tensor = 0,
@@ -122,19 +124,29 @@ class Attention(nn.Module):
         `mask` is a padding mask [B, S], or boolean and broadcasts to [B, H, N, keys]; without one the layer's own
         pattern and causality hold. `positions` [B, N] and `source_positions` [B, S] count from 0 where none are given.
         `rotation` and `bias` [1, H, N, keys] are those of a position that the layers of a model share; `past` tokens
-        are in the cache, which holds mapped keys. `segments` [B, N] are token types, for a position that tells them
-        apart. With a `second` stream its outputs [B, P, hidden] come third.
+        are in the cache, which holds mapped keys, and `key_positions` [B, keys] are those of all tokens in it, counted
+        back from `positions` if not given. `segments` [B, N] are token types, for a position that tells them apart.
+        With a `second` stream its outputs [B, P, hidden] come third.
         """
         positions = past + count_positions(states) if positions is None else positions
+        padding = mask if isinstance(mask, Tensor) and mask.ndim == 2 else None
         if mask is None or (isinstance(mask, Tensor) and mask.ndim == 2):
             mask = self.own_mask(states, source, mask)
         rotation = self.position.rotation(positions) if rotation is None and source is None else rotation
         if source is None:
-            key, value = self.self_keys(states, positions, rotation, cache, segments)
+            key, value, width = self.self_keys(states, rotation, positions, cache, segments)
+            if key_positions is None:
+                key_positions = count_keys(positions, past, key.shape[2], padding=padding)
         else:
-            key, value = self.source_keys(source, source_positions, cache)
+            key_positions = count_positions(source) if source_positions is None else source_positions
+            key, value, width = self.source_keys(source, key_positions, cache)
+        columns = None
+        if cache is None:
+            key = self.map_key(key, key_positions, segments)
+        else:
+            key, columns = self.read_keys(key, key_positions, width=width, alone=states.shape[1] == 1)
         shared = {"rotation": rotation, "bias": bias, "past": past, "backend": backend}
-        output, weights = self.attend(states, key, value, mask, positions, segments, **shared)
+        output, weights = self.attend(states, key, value, mask, positions, segments, columns=columns, **shared)
         if second is None:
             return output, weights
         states, positions, segments, mask = second
@@ -153,11 +165,18 @@ class Attention(nn.Module):
         bias: Tensor | None,
         past: int | Tensor,
         backend: Backend,
+        columns: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Outputs [B, N, hidden] of queries at `positions`, from mapped keys and values, and the weights."""
+        """Outputs [B, N, hidden] of queries at `positions`, from mapped keys and values, and the weights. The last
+        columns of the keys may be given apart, for a single query: their product with it is a bias then."""
         query = self.split_heads(self.q_proj(states))
         query = query if rotation is None else rotate(query, rotation)
         mapped_query, scale, distance_width = self.map_query(query, positions, segments)
+        extra = self.extra_terms(query, mask, bias, positions, past, key.shape[2])
+        if columns is not None:
+            term = scale * product_of_groups(mapped_query[..., -columns.shape[-1] :], columns)
+            mapped_query = mapped_query[..., : -columns.shape[-1]]
+            extra["position_bias"] = term + extra["position_bias"] if "position_bias" in extra else term
         output, weights = backend(
             self,
             mapped_query,
@@ -167,15 +186,15 @@ class Attention(nn.Module):
             dropout=self.dropout if self.training else 0.0,
             scaling=scale,
             **distance_width,
-            **self.extra_terms(query, mask, bias, positions, past, key.shape[2]),
+            **extra,
         )
         return self.o_proj(output.flatten(-2)), weights
 
     def map_query(
         self, query: Tensor, positions: Tensor, segments: Tensor | None = None
     ) -> tuple[Tensor, float, dict[str, int]]:
-        """[B, H, N, D] -> the mapped query [B, H, N, M], the factor of its product with mapped keys, and the columns of
-        it that are no pairwise scorer's."""
+        """[B, H, N, D] -> the mapped query [B, H, N, M + C], the factor of its product with mapped keys, and the number
+        of its columns that are no pairwise scorer's."""
         mapped = self.scorer.map_query(self.position.content_query(query), positions)
         distance = self.position.map_query(query, positions, segments)
         if distance is None:
@@ -185,42 +204,63 @@ class Attention(nn.Module):
         return torch.cat([self.scorer.scale * mapped, distance], dim=-1), 1.0, {}
 
     def map_key(self, key: Tensor, positions: Tensor, segments: Tensor | None = None) -> Tensor:
-        """[B, G, N, D] -> [B, G, N, M]."""
-        mapped = self.scorer.map_key(key, positions)
-        distance = self.position.map_key(positions, mapped.dtype, segments)
-        if distance is None:
-            return mapped
-        return torch.cat([mapped, distance.expand(mapped.shape[0], -1, -1, -1)], dim=-1)
+        """[B, G, N, D] -> [B, G, N, M + C]."""
+        mapped = self.scorer.widen_key(self.scorer.map_key(key, positions))
+        return join([mapped, self.position.map_key(positions, mapped.dtype, segments)])
 
     def self_keys(
         self,
         states: Tensor,
-        positions: Tensor,
         rotation: tuple[Tensor, Tensor] | None,
+        positions: Tensor,
         cache: Cache | None,
         segments: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Mapped keys and values of all tokens so far, [B, G, keys, M] and [B, G, keys, D]."""
+    ) -> tuple[Tensor, Tensor, int]:
+        """Keys and values [B, G, N, D], with a cache those of all tokens in it, and the width of mapped keys."""
         key, value = self.project(states)
-        key = self.map_key(key if rotation is None else rotate(key, rotation), positions, segments)
+        key = key if rotation is None else rotate(key, rotation)
         if cache is None:
-            return key, value
+            return key, value, 0
         own = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
-        return own.update(key, value, self.layer_idx)
+        held, width = self.cached_key(key, positions, segments)
+        return *own.update(held, value, self.layer_idx), width
 
     def source_keys(
-        self, source: Tensor, positions: Tensor | None, cache: EncoderDecoderCache | None
-    ) -> tuple[Tensor, Tensor]:
-        """Mapped keys and values of the source tokens, computed once for a generated sequence."""
+        self, source: Tensor, positions: Tensor, cache: EncoderDecoderCache | None
+    ) -> tuple[Tensor, Tensor, int]:
+        """The same of the source tokens, [B, G, S, D], computed once for a generated sequence."""
         if cache is not None and cache.is_updated.get(self.layer_idx):
             layer = cache.cross_attention_cache.layers[self.layer_idx]
-            return layer.keys, layer.values
+            return layer.keys, layer.values, self.scorer.map_key(layer.keys[:, :, :1], positions[:, :1]).shape[-1]
         key, value = self.project(source)
-        key = self.map_key(key, count_positions(source) if positions is None else positions)
-        if cache is not None:
-            key, value = cache.cross_attention_cache.update(key, value, self.layer_idx)
-            cache.is_updated[self.layer_idx] = True
-        return key, value
+        if cache is None:
+            return key, value, 0
+        held, width = self.cached_key(key, positions, None)
+        cache.is_updated[self.layer_idx] = True
+        return *cache.cross_attention_cache.update(held, value, self.layer_idx), width
+
+    def cached_key(self, key: Tensor, positions: Tensor, segments: Tensor | None) -> tuple[Tensor, int]:
+        """What a cache holds of a key, [B, G, N, D], as wide as caches of transformers expect it, and the width of the
+        mapped key: that key with zeros, or where it is wider the key itself. Where a column says of which type a token
+        is, it is all columns, wider than D."""
+        if self.position.reads_segments:
+            key = self.map_key(key, positions, segments)
+            return key, key.shape[-1]
+        mapped = self.scorer.map_key(key, positions)
+        width = mapped.shape[-1]
+        return key if width > self.head_dim else widen(mapped, self.head_dim), width
+
+    def read_keys(self, cached: Tensor, positions: Tensor, *, width: int, alone: bool) -> tuple[Tensor, Tensor | None]:
+        """Mapped keys [B, G, keys, M + C] of all tokens in a cache. For a query `alone` the last columns come apart,
+        [B, G, keys, C], so that no key is copied."""
+        if self.position.reads_segments:
+            return cached, None
+        mapped = cached[..., :width] if width <= self.head_dim else self.scorer.map_key(cached, positions)
+        distance = self.position.map_key(positions, mapped.dtype)
+        if not alone or isinstance(self.scorer, PairwiseScorer):
+            return join([self.scorer.widen_key(mapped), distance]), None
+        columns = [part for part in (self.scorer.key_columns(mapped), distance) if part is not None]
+        return mapped, join(columns) if columns else None
 
     def project(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values [B, G, N, D] as `sharing` has them."""
@@ -277,3 +317,17 @@ def count_allowed(mask: Tensor | None, places: Tensor, num_keys: int, *, causal:
         boolean = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
         return boolean.sum(-1, keepdim=True)
     return (places + 1 if causal else torch.full_like(places, num_keys))[None, None, :, None]
+
+
+def join(parts: list[Tensor | None]) -> Tensor:
+    """Columns [B or 1, G, N, ·] -> all of them, [B, G, N, ·]."""
+    given = [part for part in parts if part is not None]
+    batch_size = max(len(part) for part in given)
+    return given[0] if len(given) == 1 else torch.cat([part.expand(batch_size, -1, -1, -1) for part in given], dim=-1)
+
+
+def product_of_groups(query: Tensor, key: Tensor) -> Tensor:
+    """One query [B, H, 1, C] and keys [B or 1, G, K, C] -> [B, H, 1, K], at least in fp32."""
+    wide = torch.promote_types(query.dtype, torch.float32)
+    grouped = query.squeeze(2).unflatten(1, (key.shape[1], -1)).to(wide)
+    return (grouped @ key.to(wide).transpose(-1, -2)).flatten(1, 2).unsqueeze(2)

@@ -112,5 +112,29 @@ def pattern_positions(
         return position_ids.expand(documents.shape[0], -1)
     if attention_mask is None:
         return None
-    positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
+    positions = count_attended(attention_mask)
     return F.pad(positions, (0, max(0, num_keys - positions.shape[-1])))
+
+
+def count_attended(mask: Tensor) -> Tensor:
+    """Positions [B, N] that count the tokens which a mask keeps."""
+    return (mask.long().cumsum(-1) - 1).clamp(min=0)
+
+
+def count_keys(positions: Tensor, past: int | Tensor, num_keys: int, *, padding: Tensor | None) -> Tensor:
+    """Positions [B, keys] of all keys in a cache, whose newest tokens are at `positions` [B, N] after `past` others.
+
+    A cache does not hold positions, but those of one text follow each other: earlier tokens are counted back from the
+    first new one, without those that the `padding` [B, keys] leaves out. Places that are still empty are as the newest.
+    """
+    num_tokens, device = positions.shape[-1], positions.device
+    if num_keys == num_tokens:
+        return positions
+    places = past + torch.arange(num_tokens, device=device)
+    if padding is None:
+        counted = torch.arange(num_keys, device=device)[None]
+    else:
+        counted = F.pad(count_attended(padding), (0, max(0, num_keys - padding.shape[-1])))[:, :num_keys]
+    counted = counted - counted[:, places[:1]] + positions[:, :1]
+    counted = torch.minimum(counted.clamp(min=0), positions.amax(-1, keepdim=True))
+    return counted.index_copy(1, places, positions.to(counted.dtype).expand(counted.shape[0], -1))

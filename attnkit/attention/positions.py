@@ -31,6 +31,11 @@ class Position(nn.Module, ABC):
     per_layer: bool = False
     """Each layer has its own; otherwise the layers of a model share one."""
 
+    @property
+    def reads_segments(self) -> bool:
+        """The mapped key says of which type a token is, which nothing else in a cache does."""
+        return False
+
     def __init__(
         self,
         *,
@@ -78,7 +83,7 @@ class Position(nn.Module, ABC):
         return None
 
     def map_key(self, positions: Tensor, dtype: torch.dtype, segments: Tensor | None = None) -> Tensor | None:
-        """[B, K] -> [B, G, K, M]."""
+        """[B, K] -> [B or 1, G, K, M]."""
         return None
 
     def reset_parameters(self) -> None:
@@ -360,6 +365,10 @@ class TransformerXL(Position):
         if self.segments:
             init.zeros_(self.segment_prior)
             init.normal_(self.segment_weight, std=self.head_dim**-0.5)
+
+    @property
+    def reads_segments(self) -> bool:
+        return self.segments > 0
 
     def content_query(self, query: Tensor) -> Tensor:
         return query + self.content_prior[:, None]

@@ -137,6 +137,7 @@ class Block(GradientCheckpointingLayer):
         mask: Tensor | None,
         source_mask: Tensor | None = None,
         source_positions: Tensor | None = None,
+        key_positions: Tensor | None = None,
         cache: Cache | None,
         backend: Backend,
     ) -> Tensor | tuple[Tensor, Tensor]:
@@ -152,6 +153,7 @@ class Block(GradientCheckpointingLayer):
             segments=segments,
             second=entered,
             positions=positions,
+            key_positions=key_positions,
             rotation=rotation,
             bias=bias,
             past=past,

@@ -5,24 +5,27 @@ from typing import Any
 from transformers import GenerationMixin
 from transformers.cache_utils import QuantizedLayer
 
-from attnkit.attention import Attention
 from attnkit.errors import UsageError, first_line
+from attnkit.models.configuration_attnkit import AttnKitConfig
 
 
 class AttnKitGenerationMixin(GenerationMixin):
-    """`generate` of a model whose keys in the cache may be wider than its heads."""
+    """`generate` whose error for a cache that cannot be is one line."""
+
+    config: AttnKitConfig
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """As transformers does it. Raises `UsageError` for a cache that quantises groups of numbers into which mapped
-        keys or values do not divide."""
+        """As transformers does it. Raises `UsageError` for a cache that quantises groups of numbers into which keys
+        and values do not divide."""
         try:
             return super().generate(*args, **kwargs)
         except (ValueError, AssertionError) as error:  # which of the two is up to the library that quantises
             if not isinstance(error, UsageError) and raised_by(error, QuantizedLayer):
-                keys, values = widths(self)
+                sizes = self.config.get_text_config(decoder=True)
+                width = sizes.num_key_value_heads * sizes.head_dim
                 raise UsageError(
-                    f"the quantised cache cannot divide keys of {keys} and values of {values} numbers per token into "
-                    f"its groups ({first_line(error)}): give cache_config={{'backend': 'fp8'}}, which has none, or no "
+                    f"the quantised cache cannot divide the {width} numbers of a token's keys into its groups "
+                    f"({first_line(error)}): give cache_config={{'backend': 'fp8'}}, which has none, or no "
                     "cache_implementation"
                 ) from error
             raise
@@ -36,11 +39,3 @@ def raised_by(error: BaseException, owner: type) -> bool:
             return True
         trace = trace.tb_next
     return False
-
-
-def widths(model: Any) -> tuple[int, int]:
-    """Numbers of the mapped keys and of the values that a token has in the cache, in the first layer."""
-    layer = next(module for module in model.modules() if isinstance(module, Attention))
-    states = layer.q_proj.weight.new_zeros(1, 1, layer.q_proj.in_features)
-    key, value = layer.self_keys(states, states.new_zeros(1, 1).long(), None, None, None)
-    return key.shape[1] * key.shape[-1], value.shape[1] * value.shape[-1]

@@ -17,7 +17,7 @@ from transformers.utils.output_capturing import capture_outputs
 from attnkit.attention.backends import BACKENDS as ALL_ATTENTION_FUNCTIONS
 from attnkit.attention.backends import eager_attention
 from attnkit.attention.layer import SecondStream
-from attnkit.attention.masks import build_mask, find_documents
+from attnkit.attention.masks import build_mask, count_attended, count_keys, find_documents
 from attnkit.errors import UsageError
 from attnkit.models.blocks import Block, build_norm
 from attnkit.models.configuration_attnkit import AttnKitConfig
@@ -133,6 +133,7 @@ class Stack(AttnKitPreTrainedModel):
             past=past,
             source_mask=self.source_mask(backend_name, states, encoder_hidden_states, encoder_attention_mask),
             source_positions=self.count_source(encoder_attention_mask),
+            key_positions=self.count_cached(own_cache, position_ids.clamp(min=0), attention_mask, past),
             cache=cache,
             backend=ALL_ATTENTION_FUNCTIONS.get_interface(backend_name, eager_attention),
         )
@@ -260,6 +261,16 @@ class Stack(AttnKitPreTrainedModel):
             return None
         return count_attended(padding)
 
+    def count_cached(
+        self, cache: Cache | None, positions: Tensor, padding: Tensor | None, past: int | Tensor
+    ) -> Tensor | None:
+        """Positions [B, keys] of all tokens in the cache, the new ones at `positions` [B, N] among them."""
+        if cache is None:
+            return None
+        counts_all = self.config.position_counting == "all" or padding is None or padding.ndim != 2
+        num_keys, _ = cache.get_mask_sizes(positions.shape[1], 0)
+        return count_keys(positions, past, num_keys, padding=None if counts_all else padding)
+
     def check_length(self, past: int | Tensor, states: Tensor, source: Tensor | None) -> None:
         """Refuse more tokens than the position, or a scorer that knows positions, has parameters for."""
         layers: Any = self.layers
@@ -276,11 +287,6 @@ class Stack(AttnKitPreTrainedModel):
                     f"{length} tokens, but {name} has {limit} positions: raise "
                     "max_position_embeddings, or shorten the input"
                 )
-
-
-def count_attended(mask: Tensor) -> Tensor:
-    """Positions [B, N] that count the tokens which a mask keeps."""
-    return (mask.long().cumsum(-1) - 1).clamp(min=0)
 
 
 def count_past(cache: Cache | None) -> int | Tensor:

@@ -56,7 +56,8 @@ class Layer:
     batch: int
     queries: int
     keys: int
-    new_keys: int  # those that are projected and mapped here; the others are in the cache
+    new_keys: int  # those that are projected and mapped here
+    held_keys: int  # those that come from a cache
     past: int
     pairs: int
     shared_bias: bool  # a term of the score that the layers share and learn
@@ -127,10 +128,12 @@ class Layer:
         num_keys = self.new_keys or 1  # one of them shows what all are like
         key_places, of_key = places(self.keys - num_keys, num_keys), (self.batch, groups, num_keys, width)
         scorer, position = self.scorer, self.position
-        mapped_key = cost_of(lambda it: scorer.map_key(it, key_places), *of_key)
+        mapped_key = cost_of(lambda it: scorer.widen_key(scorer.map_key(it, key_places)), *of_key)
         distance_key = cost_of(lambda it: position.map_key(key_places, it.dtype), *of_key)
         if not self.new_keys:
             mapped_key, distance_key = (replace(cost, forward=0, backward=0) for cost in (mapped_key, distance_key))
+        if self.held_keys:
+            mapped_key = replace(mapped_key, forward=mapped_key.forward + self.reading_work(groups, width))
         term = window = Cost()
         if not self.normalizer.cancels_query_term:
             term = cost_of(lambda it: scorer.query_term(position.content_query(it)), *of_query)
@@ -146,6 +149,17 @@ class Layer:
             term,
             window,
         )
+
+    def reading_work(self, groups: int, width: int) -> int:
+        """FLOPs of the further columns of keys from a cache, or of the map of keys that it could not hold mapped."""
+        scorer, of_key = self.scorer, (self.batch, groups, self.held_keys)
+        mapped = cost_of(lambda it: scorer.map_key(it, places(0, self.held_keys)), *of_key, width)
+        if mapped.width <= width:
+            return cost_of(scorer.widen_key, *of_key, mapped.width).forward
+        at = places(0, self.keys)
+        return cost_of(
+            lambda it: scorer.widen_key(scorer.map_key(it, at)), self.batch, groups, self.keys, width
+        ).forward
 
     def score_work(self, costs: tuple[Cost, ...]) -> tuple[Work, Work, bool]:
         """FLOPs of the scores, element-wise operations of a pairwise scorer, and whether a score wants a gradient."""

@@ -334,7 +334,7 @@ def gathered_bytes(traced: Traced, layout: Layout, *, own: int) -> int:
 
 
 def kv_cache_bytes(subject: Subject, setting: Setting) -> int:
-    """Mapped keys and values of every token, per layer and key-value head; of the source too where there is one."""
+    """Keys and values of every token, per layer and key-value head; of the source too where there is one."""
     config = subject.ours
     if config is None:
         rows, target = setting.batch_size, setting.target_len
@@ -343,21 +343,20 @@ def kv_cache_bytes(subject: Subject, setting: Setting) -> int:
     for depth, (stack, causal, cross) in enumerate(kinds_of_layers(config)):
         if causal:
             tokens = setting.target_len if cross else setting.seq_len
-            numbers += tokens * cached_numbers(stack, config.scorer_of_layer(depth), in_layer=True)
+            numbers += tokens * cached_numbers(stack, config.scorer_of_layer(depth))
         if cross:
-            numbers += setting.seq_len * cached_numbers(stack, config.scorer_of_cross_attention(depth), in_layer=False)
+            numbers += setting.seq_len * 2 * stack.num_key_value_heads * stack.head_dim
     return setting.batch_size * numbers * setting.dtype.itemsize
 
 
-def cached_numbers(config: FilledConfig, scorer: tuple[str, dict], *, in_layer: bool) -> int:
-    """Numbers per token: the mapped key, the distance's columns and the value, of each key-value head."""
-    shape = (1, config.num_key_value_heads, 1, config.head_dim)
-    part = build_scorer(config, *scorer)
-    width = cost_of(lambda it: part.map_key(it, places(0, 1)), *shape).width + config.head_dim
-    if in_layer:
-        position = build_position(config, causal=True, in_layer=True)
+def cached_numbers(config: FilledConfig, scorer: tuple[str, dict]) -> int:
+    """Numbers of key and value per token of a stack that looks back, a column of the distance that says types too."""
+    width, position = config.head_dim, build_position(config, causal=True, in_layer=True)
+    if position.reads_segments:
+        shape, part = (1, config.num_key_value_heads, 1, width), build_scorer(config, *scorer)
+        width = cost_of(lambda it: part.widen_key(part.map_key(it, places(0, 1))), *shape).width
         width += cost_of(lambda it: position.map_key(places(0, 1), it.dtype), *shape).width
-    return config.num_key_value_heads * width
+    return config.num_key_value_heads * (width + config.head_dim)
 
 
 def textbook_activations(subject: Subject, setting: Setting, *, tensor: int = 1) -> int:

@@ -217,10 +217,12 @@ def test_the_fewest_devices() -> None:
     assert traced.divided(Layout(sharding="zero3", data=zero3 - 1)).total > 80 * 2**30
 
 
-def test_the_cache_holds_mapped_keys_and_values() -> None:
-    config = AttnKitConfig(**SMALL, scorer="gaussian", position="none")
+@pytest.mark.parametrize("segments", [0, 2])
+def test_the_cache_holds_keys_and_values(segments: int) -> None:
+    position = {"position": "transformer_xl", "position_options": {"segments": segments}}
+    config = AttnKitConfig(**SMALL, scorer="gaussian", **position)
     estimate = estimate_memory(config, batch_size=3, seq_len=20, training=False)
-    width = 8 + 1 + 8  # key, its square, value
+    width = 8 + 8 + (1 + 8 + 2 if segments else 0)  # key and value; with token types square, waves and types
     assert estimate.kv_cache == 3 * 20 * 6 * 3 * width * 4
     assert estimate.gradients == estimate.optimizer == 0
 

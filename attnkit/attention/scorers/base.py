@@ -18,10 +18,11 @@ from attnkit.registry import Registry
 class Scorer(nn.Module, ABC):
     """A score that is a dot product after a map of each query and each key alone.
 
-    score(q, k) = scale · ⟨map_query(q), map_key(k)⟩ + query_term(q)
+    score(q, k) = scale · ⟨map_query(q), [k', key_columns(k')]⟩ + query_term(q),  k' = map_key(k)
 
     Because the map of a key does not depend on the query, such a score runs on every attention backend and a cache may
-    hold mapped keys. The query term moves all scores of a query alike, so softmax cancels it.
+    hold mapped keys. What a mapped key says by itself, as its norm, belongs in the further columns, which no cache
+    holds. The query term moves all scores of a query alike, so softmax cancels it.
     """
 
     scale: float = 1.0
@@ -58,19 +59,29 @@ class Scorer(nn.Module, ABC):
         return {}
 
     def map_query(self, query: Tensor, positions: Tensor) -> Tensor:
-        """[B, H, Q, D] and positions [B, Q] -> [B, H, Q, M]."""
+        """[B, H, Q, D] and positions [B, Q] -> [B, H, Q, M + C]."""
         return query
 
     def map_key(self, key: Tensor, positions: Tensor) -> Tensor:
-        """[B, G, K, D] and positions [B, K] -> [B, G, K, M]."""
+        """[B, G, K, D] and positions [B, K] -> [B, G, K, M]. Where M is more than D, a cache holds keys that are not
+        mapped, and all of them are mapped for each new token."""
         return key
+
+    def key_columns(self, mapped_key: Tensor) -> Tensor | None:
+        """[B, G, K, M] -> C further columns [B, G, K, C], which the last ones of the mapped query multiply."""
+        return None
+
+    def widen_key(self, mapped_key: Tensor) -> Tensor:
+        """[B, G, K, M] -> [B, G, K, M + C], with the further columns. A class may define it where that is faster."""
+        columns = self.key_columns(mapped_key)
+        return mapped_key if columns is None else torch.cat([mapped_key, columns], dim=-1)
 
     def query_term(self, query: Tensor) -> Tensor | None:
         """[B, H, Q, D] -> [B, H, Q, 1], the part of the score that depends on the query only; None where it is zero."""
         return None
 
     def pair(self, mapped_query: Tensor, mapped_key: Tensor) -> Tensor:
-        """[B, H, Q, M] and [B, H, K, M] -> [B, H, Q, K]."""
+        """[B, H, Q, M + C] and [B, H, K, M + C] -> [B, H, Q, K]."""
         return mapped_query @ mapped_key.transpose(-1, -2)
 
     def for_tiles(self, mapped_query: Tensor, mapped_key: Tensor) -> "Scorer":
@@ -112,7 +123,7 @@ class Scorer(nn.Module, ABC):
         )
         key_positions = count_positions(key) if key_positions is None else key_positions.reshape(-1, key.shape[2])
         mapped_query = self.map_query(query, query_positions)
-        mapped_key = self.map_key(key, key_positions)
+        mapped_key = self.widen_key(self.map_key(key, key_positions))
         score = self.scale * self.pair(mapped_query, repeat_heads(mapped_key, mapped_query.shape[1]))
         query_term = self.query_term(query)
         return score if query_term is None else score + query_term

@@ -9,7 +9,15 @@ from torch.nn import functional as F
 from transformers import initialization as init
 
 from attnkit.attention.scorers.base import Scorer, repeat_heads, scorers
-from attnkit.attention.scorers.maps import in_parts, is_wide, wide_dtype, with_column, with_length, with_square
+from attnkit.attention.scorers.maps import (
+    in_parts,
+    is_wide,
+    square_of,
+    wide_dtype,
+    with_column,
+    with_length,
+    with_square,
+)
 from attnkit.errors import more_than
 
 MAX_TEMPERATURE = 100.0
@@ -76,8 +84,8 @@ class Gaussian(Scorer):
 
     w (or the diagonal of L) starts at (1.5 d)^-¼ or `initial_width`. A learned scalar w is mapped as [w²q, -w²/2] ·
     [k, ‖k‖²], so that the key's map has no parameters, a fixed one as w² [q, -1/2] · [k, ‖k‖²]; w [d] as
-    [w²⊙q, -1/2] · [k, ‖w⊙k‖²], with a column for each query head that shares the key; "mahalanobis" as [q, -1/2] ·
-    [Mk, k·Mk] with M = LᵀL, which multiplies keys only.
+    [w²⊙q, -1/2] · [k, ‖w⊙k‖²], with a column for each query head that shares the key; "mahalanobis" as [Lq, -1/2] ·
+    [Lk, ‖Lk‖²].
     """
 
     def __init__(
@@ -120,25 +128,30 @@ class Gaussian(Scorer):
             return torch.cat([self.precision(query) * query] + [column] * copies, dim=-1)
         if self.width == "learned":
             return with_column(query, self.precision(query), constant=-0.5, copies=copies)
+        query = self.measured(query)
         return torch.cat([query, query.new_full((1,), -0.5).expand(*query.shape[:-1], copies)], dim=-1)
 
     def map_key(self, key: Tensor, positions: Tensor) -> Tensor:
-        if self.width in ("fixed", "learned") and is_wide(key.dtype):
-            return with_square(key)
-        mapped = key @ self.metric(key) if self.width == "mahalanobis" else key
-        wide = key.to(wide_dtype(key.dtype))
+        return self.measured(key)
+
+    def key_columns(self, mapped_key: Tensor) -> Tensor:
         if self.width == "per_dimension":
-            precision = self.precision(wide).squeeze(1).unflatten(0, (key.shape[1], -1))
+            wide = mapped_key.to(wide_dtype(mapped_key.dtype))
+            precision = self.precision(wide).squeeze(1).unflatten(0, (mapped_key.shape[1], -1))
             square = wide.square() @ precision.transpose(-1, -2)
         else:
-            square = torch.linalg.vecdot(wide, mapped.to(wide.dtype))[..., None]
+            square = square_of(mapped_key)
         # Half precision cannot hold a square: it travels as a high and a low part.
-        return torch.cat([mapped, in_parts(square, key.dtype, (0, 1))], dim=-1)
+        return in_parts(square, mapped_key.dtype, (0, 1))
+
+    def widen_key(self, mapped_key: Tensor) -> Tensor:
+        if self.width != "per_dimension" and is_wide(mapped_key.dtype):
+            return with_square(mapped_key)
+        return super().widen_key(mapped_key)
 
     def query_term(self, query: Tensor) -> Tensor:
-        if self.width == "mahalanobis":
-            weighted = query @ repeat_heads(self.metric(query)[None], query.shape[1])
-        else:
+        weighted = query = self.measured(query)
+        if self.width != "mahalanobis":
             weighted = query * (self.scale if self.width == "fixed" else self.precision(query))
         return -0.5 * torch.linalg.vecdot(query, weighted)[..., None]
 
@@ -147,10 +160,11 @@ class Gaussian(Scorer):
         columns = torch.eye(self.num_heads // self.num_key_value_heads, dtype=query.dtype, device=query.device)
         return columns.repeat(query.shape[1] // len(columns), 1)[:, None]
 
-    def metric(self, states: Tensor) -> Tensor:
-        """LᵀL, [G, D, D]."""
-        weight = self.weight.to(states.dtype)
-        return weight.transpose(-1, -2) @ weight
+    def measured(self, states: Tensor) -> Tensor:
+        """L times queries or keys [B, H or G, N, D]; the states themselves where there is no L."""
+        if self.width != "mahalanobis":
+            return states
+        return states @ repeat_heads(self.weight[None], states.shape[1]).to(states.dtype).transpose(-1, -2)
 
     def precision(self, states: Tensor) -> Tensor:
         """w², [H, 1, 1] or [H, 1, D]."""

@@ -30,6 +30,14 @@ def with_square(states: Tensor) -> Tensor:
     return result
 
 
+def square_of(states: Tensor) -> Tensor:
+    """‖x‖², [..., 1], at least in fp32."""
+    if torch.is_grad_enabled() or wants_formula():
+        wide = states.to(wide_dtype(states.dtype))
+        return torch.linalg.vecdot(wide, wide)[..., None]
+    return square_norm(states)
+
+
 def with_column(states: Tensor, factor: Tensor, *, constant: float, copies: int) -> Tensor:
     """[..., D] -> factor · [x, constant, …], [..., D + copies]. The factor broadcasts to [..., 1]."""
     if wants_formula():
@@ -90,8 +98,9 @@ def gradient_of(formula: Callable[..., Tensor], inputs: tuple[Tensor, ...], grad
 
 
 def square_norm(states: Tensor) -> Tensor:
-    """‖x‖², [..., 1]: of the ways to it the one without a temporary of every element."""
-    return torch.linalg.vector_norm(states, dim=-1, keepdim=True).square_()
+    """‖x‖², [..., 1], at least in fp32: of the ways to it the one without a temporary of every element. It has no
+    gradient."""
+    return torch.linalg.vector_norm(states, dim=-1, keepdim=True, dtype=wide_dtype(states.dtype)).square_()
 
 
 class WithLength(Function):
