@@ -39,5 +39,6 @@ if not only_help_is_wanted():
     from attnkit.scaling.laws import LAWS, Law, repeated_loss
     from attnkit.scaling.memory import Layout, MemoryEstimate, Workload, estimate_memory, fewest_devices, trace_memory
     from attnkit.scaling.parameters import ParameterCount, count_parameters, parameters_by_component
-    from attnkit.scaling.planner import Plan, plan
+    from attnkit.scaling.planner import plan
+    from attnkit.scaling.plans import Plan
     from attnkit.scaling.subject import HEADS

@@ -9,7 +9,8 @@ from attnkit.errors import UsageError, check_number
 from attnkit.scaling.fit import LawFit, Run, constants, draw_fit, fit_scaling_law, read_runs
 from attnkit.scaling.flags import writable
 from attnkit.scaling.hardware import estimate_time
-from attnkit.scaling.planner import Plan, plan
+from attnkit.scaling.planner import plan
+from attnkit.scaling.plans import Plan
 from attnkit.scaling.render import (
     Answer,
     as_csv,

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from inspect import get_annotations, signature
 from typing import Any
 
-import yaml
-
 from attnkit.errors import UsageError, check_count, check_number, nearest
 from attnkit.models.checks import common_backend
 from attnkit.models.configuration_attnkit import AttnKitConfig
@@ -19,12 +17,13 @@ from attnkit.scaling.budget import read_budget
 from attnkit.scaling.choices import DEFAULT_LAW, Optimizer, Precision
 from attnkit.scaling.division import Asked, size_and_tokens, tokens_of_model
 from attnkit.scaling.flops import count_flops
-from attnkit.scaling.hardware import CPU_RUNTIME, Device, TimeEstimate
+from attnkit.scaling.hardware import CPU_RUNTIME
 from attnkit.scaling.laws import FLOPS_PER_PRODUCT, AnyLaw, Repeated, find_law
 from attnkit.scaling.layouts import FRAGMENTATION, Choice, choose_layout
 from attnkit.scaling.means import Means, means_of
-from attnkit.scaling.memory import Layout, MemoryEstimate, Workload
+from attnkit.scaling.memory import Workload
 from attnkit.scaling.parameters import count_parameters
+from attnkit.scaling.plans import WORTH, Plan, Point
 from attnkit.scaling.shapes import shape, shape_reason, usual_seq_len, usual_vocabulary
 from attnkit.scaling.units import read_bytes
 
@@ -35,173 +34,12 @@ PLANNED_FIELDS = set(get_annotations(AttnKitConfig)) - {
     *("vocab_size", "max_position_embeddings"),
 }
 """What a model can be told beside what a plan decides."""
-LAUNCHERS = {
-    "none": "ddp.yaml",
-    "ddp": "ddp.yaml",
-    "zero1": "fsdp2_gradients.yaml",
-    "zero2": "fsdp2_gradients.yaml",
-    "zero3": "fsdp2_full.yaml",
-    "fsdp": "fsdp2_full.yaml",
-}
-"""The file for Accelerate that shares out at least as much."""
 BOUNDS: dict[str, dict[str, float]] = {
     **{name: {"least": 1} for name in ("parameters", "tokens", "unique_tokens")},
     "mfu": {"most": 1},
 }
 """Of quantities that need not only be more than 0."""
-WORTH = 4  # passes over a text that are worth nearly as much as new text (Muennighoff 2023)
 ROUNDS = 10  # in which FLOPs and the model they pay for are brought together; three are usual
-SOURCE = "python-docs"
-PYTHON_DOCS = {2**9: 1.08e6, 2**10: 8.2e5, 2**11: 6.7e5, 2**12: 5.8e5, 2**13: 5.3e5, 2**14: 5.0e5}
-"""Tokens, about, of the text that ships with Python, by the most entries of a vocabulary trained on it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """One division of the same FLOPs."""
-
-    parameters: float
-    tokens: float
-    loss: float
-    flops_per_generated_token: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """A model and its training, with the reasons."""
-
-    config: AttnKitConfig
-    parameters: int
-    tokens: int
-    flops: float
-    """6·N·D, as laws count."""
-    exact_flops: float
-    """As a device has to do them, which `time` is of."""
-    law: AnyLaw
-    loss: float
-    steps: int
-    learning_rate: float
-    warmup_steps: int
-    workload: Workload
-    limit: float | None
-    """Bytes that a device has; null where nothing says so."""
-    considered: list[Choice]
-    """The layouts that were looked at, in order; the last is taken."""
-    time: TimeEstimate | None
-    """Null where no device was named."""
-    front: list[Point]
-    reasons: list[str]
-
-    @property
-    def seq_len(self) -> int:
-        return self.workload.seq_len
-
-    @property
-    def precision(self) -> Precision:
-        return self.workload.precision
-
-    @property
-    def device(self) -> Device | None:
-        return None if self.time is None else self.time.device
-
-    @property
-    def hours(self) -> float | None:
-        return None if self.time is None else self.time.hours
-
-    @property
-    def is_extrapolated(self) -> bool:
-        """Whether the model is smaller than any that the law was fitted to, so that its loss means nothing."""
-        return self.parameters < self.law.smallest
-
-    @property
-    def chosen(self) -> Choice:
-        return self.considered[-1]
-
-    @property
-    def layout(self) -> Layout:
-        return self.chosen.layout
-
-    @property
-    def memory(self) -> MemoryEstimate:
-        """Of one device."""
-        return self.chosen.memory
-
-    @property
-    def accumulation(self) -> int:
-        return self.chosen.accumulation
-
-    @property
-    def num_devices(self) -> int:
-        return self.layout.devices
-
-    @property
-    def mixed_precision(self) -> str:
-        """The value of `training.mixed_precision`."""
-        if self.precision == "fp32":
-            return "no"
-        return "bf16" if self.device is None else self.device.dtype_of(self.precision)
-
-    def source_reason(self, source: str) -> str:
-        """What is to be said of the text that the run reads."""
-        if source != SOURCE:
-            return f"data.source: {source}"
-        said = f"data.source: {SOURCE}, the text that ships with Python"
-        entries = self.config.vocab_size
-        if entries > max(PYTHON_DOCS):
-            return f"{said}, which is too little for a vocabulary of {entries:,}: give your own with --source"
-        there = next(tokens for most, tokens in PYTHON_DOCS.items() if entries <= most)
-        passes = f", {self.tokens / there:,.1f} times over" if self.tokens > there else ""
-        if self.tokens > WORTH * there and not isinstance(self.law, Repeated):
-            passes += f" (the loss is that of text which is all different: see --unique_tokens {there:.0f})"
-        return f"{said}{passes}: give your own with --source"
-
-    def run(self, *, source: str = SOURCE, output_dir: str = "runs/planned") -> dict[str, Any]:
-        """The sections of a run that `attnkit pretrain` takes."""
-        names = ["architecture", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"]
-        names += ["scorer", "position"]
-        interval = max(1, min(500, self.steps // 4))
-        training = {
-            "output_dir": output_dir,
-            "max_steps": self.steps,
-            "per_device_batch_size": self.chosen.rows,
-            "gradient_accumulation_steps": self.accumulation,
-            "learning_rate": self.learning_rate,
-            "warmup_steps": self.warmup_steps,
-            "eval_steps": interval,
-            "save_steps": interval,
-            "mixed_precision": self.mixed_precision,
-            "activation_checkpointing": self.chosen.recompute != "none",
-        }
-        if self.layout.data > 1:
-            training["num_processes"] = self.layout.data
-        return {
-            "model": {name: vars(self.config)[name] for name in names},
-            "tokenizer": {"vocab_size": self.config.vocab_size},
-            "data": {"source": source, "sequence_length": self.seq_len},
-            "objective": {"name": "causal"},
-            "training": training,
-        }
-
-    def command(self, file: str) -> str:
-        """What starts the run that is saved in a file."""
-        layout = self.layout
-        if layout.tensor * layout.pipeline > 1:
-            return (
-                f"no trainer of attnkit divides a layer among devices: take the sizes of {file} to one that does, or "
-                "plan for devices with more memory"
-            )
-        if layout.data == 1:
-            return f"attnkit pretrain --config {file}"
-        launcher = LAUNCHERS[layout.sharding]
-        return (
-            f"accelerate launch --config_file configs/accelerate/{launcher} --num_processes {layout.data} "
-            f"train/pretrain.py --config {file}"
-        )
-
-    def to_yaml(self, *, source: str = SOURCE, output_dir: str = "runs/planned") -> str:
-        """The run as a file, with the reasons as its comments."""
-        reasons = "".join(f"# {reason}\n" for reason in [*self.reasons, self.source_reason(source)])
-        return reasons + yaml.safe_dump(self.run(source=source, output_dir=output_dir), sort_keys=False)
 
 
 def plan(

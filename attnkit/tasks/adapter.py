@@ -21,7 +21,7 @@ class AdapterConfig:
     """A PEFT method whose weights merge into the model, e.g. `lora` (extra `peft`); null trains all weights."""
     options: dict[str, Any] = field(default_factory=dict)
     """Arguments of that method's config, e.g. `{r: 8, lora_alpha: 16, use_dora: true}`; where they are silent, all
-    linear layers of the body are adapted, and a new head is trained whole."""
+    linear layers of the body are adapted (by `ln_tuning` its norms), and a new head is trained whole."""
 
 
 def adapter_class(adapter: AdapterConfig) -> Any:
@@ -72,11 +72,12 @@ def adapt(model: PreTrainedModel, adapter: AdapterConfig, *, new_head: bool) -> 
     if adapter.method is None:
         return model
     config_class = adapter_class(adapter)
-    from peft import get_peft_model
+    from peft import LNTuningConfig, get_peft_model
 
     check_parts(model, adapter)
     known = {entry.name for entry in fields(config_class)}
-    options = {"target_modules": linear_layers(model)} if "target_modules" in known else {}
+    usual = norms if issubclass(config_class, LNTuningConfig) else linear_layers
+    options = {"target_modules": usual(model)} if "target_modules" in known else {}
     options |= adapter.options
     if new_head:
         if "modules_to_save" not in known:
@@ -86,6 +87,8 @@ def adapt(model: PreTrainedModel, adapter: AdapterConfig, *, new_head: bool) -> 
         with warnings.catch_warnings():
             # PEFT asks for an attribute that transformers has renamed.
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+            # And takes norms, of which it has no list, with a warning.
+            warnings.filterwarnings("ignore", "Unsupported layer type .*Norm'>'", UserWarning)
             adapted = get_peft_model(model, config_class(**options))
     except (NotImplementedError, TypeError, ValueError) as error:
         raise UsageError(f"adapter.options: {first_line(error)}") from error
@@ -148,6 +151,13 @@ def linear_layers(model: PreTrainedModel) -> list[str]:
     body, head = set(model.base_model.modules()), model.get_output_embeddings()
     linear = [(name, part) for name, part in model.named_modules() if isinstance(part, nn.Linear | Conv1D)]
     return [name for name, part in linear if part in body and part is not head]
+
+
+def norms(model: PreTrainedModel) -> list[str]:
+    """The layers of the body with a factor, or a factor and a term, for each feature and nothing else."""
+    body = set(model.base_model.modules())
+    alone = [(name, part) for name, part in model.named_modules() if part in body and not list(part.children())]
+    return [name for name, part in alone if {weight.ndim for weight in part.parameters()} == {1}]
 
 
 def head_modules(model: PreTrainedModel) -> list[str]:

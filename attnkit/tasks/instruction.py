@@ -60,6 +60,12 @@ class Instruction(Task):
         length_penalty: float = 1.0,
     ) -> None:
         super().__init__(task, data)
+        other = {"task.label_column": task.label_column != TaskConfig.label_column}
+        other["task.text_pair_column"] = task.text_pair_column is not None
+        for setting in [name for name, is_set in other.items() if is_set and messages_column is not None]:
+            raise UsageError(
+                f"{setting} is not read where task.options.messages_column names the conversation: give one of both"
+            )
         self.messages_column = messages_column
         self.writing = Writing(max_new_tokens=max_new_tokens, num_beams=num_beams, length_penalty=length_penalty)
 

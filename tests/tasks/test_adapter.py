@@ -76,6 +76,16 @@ def two_stacks() -> Any:
 
 
 @pytest.mark.parametrize("make", [classifier, encoder, decoder, two_stacks])
+def test_ln_tuning_learns_every_norm_of_the_body_and_nothing_else_of_it(make: Any) -> None:
+    adapted = adapt(make(), AdapterConfig(method="ln_tuning"), new_head=False)
+    learned = {name for name, weight in adapted.named_parameters() if weight.requires_grad}
+    norms = {name for name, _ in adapted.named_parameters() if "ln_tuning_layers" in name}
+    assert learned == norms
+    vectors = {name for name, weight in make().base_model.named_parameters() if re.search(r"(?i)norm|ln_", name)}
+    assert len(norms) == len(vectors)
+
+
+@pytest.mark.parametrize("make", [classifier, encoder, decoder, two_stacks])
 @pytest.mark.parametrize("method", METHODS)
 def test_what_is_merged_says_the_same_when_it_is_loaded_or_the_method_is_refused(
     method: str, make: Any, tmp_path: Path, recwarn: pytest.WarningsRecorder

@@ -193,6 +193,13 @@ def test_instruction_and_input_are_one_message(tokenizer: Any) -> None:
             read_messages(("a:1", {"turns": wrong}), "turns")
 
 
+@pytest.mark.parametrize("settings", [{"label_column": "answer"}, {"text_pair_column": "input"}])
+def test_columns_beside_a_whole_conversation_are_refused(settings: dict[str, Any]) -> None:
+    task = TaskConfig(name="instruction", options={"messages_column": "turns"}, **settings)
+    with pytest.raises(UsageError, match=rf"task.{next(iter(settings))} is not read where .*messages_column"):
+        make_task(task, ExamplesConfig())
+
+
 def test_answers_are_written_after_prompts_of_unequal_length(tokenizer: Any) -> None:
     task = task_of("instruction", tokenizer, max_new_tokens=5)
     torch.manual_seed(0)
