@@ -22,15 +22,16 @@ USUAL = 64  # tokens that are written
 class Writing:
     """How texts are written: the likeliest token each time, or beam search.
 
-    `max_new_tokens` is None where it is to follow from the room that there is; see `num_tokens`.
+    `max_new_tokens` is None where it is to follow from the room that there is; see `num_tokens`. `num_beams` and
+    `length_penalty` are None where the model's own generation config says it, as everything else of beam search.
     """
 
     max_new_tokens: int | None
-    num_beams: int
-    length_penalty: float
+    num_beams: int | None
+    length_penalty: float | None
 
     def __post_init__(self) -> None:
-        if (self.max_new_tokens is not None and self.max_new_tokens < 1) or self.num_beams < 1:
+        if any(number is not None and number < 1 for number in (self.max_new_tokens, self.num_beams)):
             raise UsageError(
                 f"task.options: max_new_tokens {self.max_new_tokens} and num_beams {self.num_beams} must be 1 or more"
             )
@@ -49,24 +50,25 @@ class Writing:
         room: int | None = None,
     ) -> list[tuple[str, float]]:
         """What the model writes after, or from, each row of tokens, and the probability of it."""
-        beams = {"length_penalty": self.length_penalty, "early_stopping": True} if self.num_beams > 1 else {}
+        num_beams = self.num_beams or model.generation_config.num_beams or 1
+        penalty = {} if self.length_penalty is None or num_beams == 1 else {"length_penalty": self.length_penalty}
         written = model.generate(
             input_ids=input_ids,
             attention_mask=attention_mask,
             max_new_tokens=self.num_tokens(room),
-            num_beams=self.num_beams,
+            num_beams=num_beams,
             do_sample=False,
             pad_token_id=tokenizer.pad_token_id,
             eos_token_id=tokenizer.eos_token_id,
             return_dict_in_generate=True,
             output_scores=True,
-            **beams,
+            **penalty,
         )
         scores = model.compute_transition_scores(
             written.sequences,
             written.scores,
-            written.beam_indices if self.num_beams > 1 else None,
-            normalize_logits=self.num_beams == 1,
+            written.beam_indices if num_beams > 1 else None,
+            normalize_logits=num_beams == 1,
         )
         tokens = written.sequences[:, -scores.shape[1] :]
         # Up to the first end: what stands after it is padding.

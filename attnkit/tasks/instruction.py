@@ -41,6 +41,7 @@ class Instruction(Task):
     becomes text by the chat template of the tokenizer. Only tokens of the assistant's messages are predicted; where
     `data.sequence_length` leaves none of them, the example is dropped and counted. Metrics of texts judge what the
     model writes as the last answer: at most `max_new_tokens`, which null makes 64 or half of a row, the less of both.
+    Where `num_beams` and `length_penalty` are null, the generation config of the model says them.
     """
 
     auto_class = AutoModelForCausalLM
@@ -56,8 +57,8 @@ class Instruction(Task):
         *,
         messages_column: str | None = None,
         max_new_tokens: int | None = None,
-        num_beams: int = 1,
-        length_penalty: float = 1.0,
+        num_beams: int | None = None,
+        length_penalty: float | None = None,
     ) -> None:
         super().__init__(task, data)
         other = {"task.label_column": task.label_column != TaskConfig.label_column}

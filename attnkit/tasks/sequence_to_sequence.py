@@ -22,7 +22,8 @@ class SequenceToSequence(Task):
     `prefix` stands before every text. Targets are cut at `max_target_tokens`, which is also how much is written;
     null makes it 64, or as many as the model has positions.
     Writing takes the likeliest token each time, or with `num_beams` the best of so many beams, whose score is divided
-    by length^`length_penalty`. Labels end with the end token and carry no start token: the model puts its own in front.
+    by length^`length_penalty`; where these are null, the generation config of the model says them, as it says all else.
+    Labels end with the end token and carry no start token: the model puts its own in front.
     """
 
     auto_class = AutoModelForSeq2SeqLM
@@ -38,8 +39,8 @@ class SequenceToSequence(Task):
         *,
         prefix: str = "",
         max_target_tokens: int | None = None,
-        num_beams: int = 1,
-        length_penalty: float = 1.0,
+        num_beams: int | None = None,
+        length_penalty: float | None = None,
     ) -> None:
         super().__init__(task, data)
         self.prefix = prefix

@@ -109,6 +109,22 @@ def test_what_is_written_does_not_depend_on_the_batch(tokenizer: Any, num_beams:
         assert one["likelihood"]["nats"] == pytest.approx(other["likelihood"]["nats"], rel=1e-4)
 
 
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"num_beams": 3, "length_penalty": 2.0}])
+@pytest.mark.parametrize("own", [{}, {"num_beams": 2, "early_stopping": True, "no_repeat_ngram_size": 2}])
+def test_what_is_written_is_what_the_model_generates_with_the_same_options(
+    tokenizer: Any, options: dict[str, Any], own: dict[str, Any]
+) -> None:
+    task, model = seq2seq(tokenizer, max_target_tokens=6, **options)
+    model.generation_config.update(**own)
+    rows = task.encode([{"text": "a cat and a mat", "target": "a"}], tokenizer, max_length=32)
+    batch = task.collator(tokenizer)(rows)
+    with torch.no_grad():
+        said = task.outcomes(rows, batch=batch, output=model(**batch), model=model)[0]["prediction"]
+    asked = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    tokens = model.generate(**asked, max_new_tokens=6, **options)
+    assert said == tokenizer.decode(tokens[0], skip_special_tokens=True).strip()
+
+
 def test_the_probability_of_a_text_is_that_of_its_tokens(tokenizer: Any) -> None:
     task, model = seq2seq(tokenizer, max_target_tokens=6)
     (row,) = task.encode([{"text": "the dog", "target": "a"}], tokenizer, max_length=16)
