@@ -106,6 +106,9 @@ class AttnKitConfig(PreTrainedConfig):
     position_counting: Literal["attended", "all", "unpadded"] = "attended"
     """Which tokens count where no position ids are given: those that the attention mask keeps, all of them, or those
     that are not `pad_token_id` (padding is at -1)."""
+    generation_offset: int = 0
+    """Where `generate` begins to count them; -(`pad_token_id` + 1) in a decoder of RoBERTa, which transformers hands
+    there other rows than those it was trained with."""
     two_stream: bool = False
     """A second stream of queries, which see places but not the tokens there (Yang 2019)."""
 

@@ -125,6 +125,7 @@ def read_roberta(config: Any) -> dict[str, Any]:
     places = {
         "max_position_embeddings": config.max_position_embeddings - offset,
         "position_options": {"offset": offset},
+        "generation_offset": -offset if config.is_decoder else 0,
     }
     return read_bert(config) | places
 

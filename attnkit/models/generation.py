@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from torch import Tensor
 from transformers import GenerationMixin
 from transformers.cache_utils import QuantizedLayer
 
@@ -10,7 +11,8 @@ from attnkit.models.configuration_attnkit import AttnKitConfig
 
 
 class AttnKitGenerationMixin(GenerationMixin):
-    """`generate` whose error for a cache that cannot be is one line."""
+    """`generate` that counts positions as the configuration says, and whose error for a cache that cannot be is one
+    line."""
 
     config: AttnKitConfig
 
@@ -29,6 +31,9 @@ class AttnKitGenerationMixin(GenerationMixin):
                     "cache_implementation"
                 ) from error
             raise
+
+    def _prepare_position_ids_for_generation(self, *args: Any) -> Tensor:
+        return super()._prepare_position_ids_for_generation(*args) + self.config.generation_offset
 
 
 def raised_by(error: BaseException, owner: type) -> bool:

@@ -95,27 +95,33 @@ def test_steps_with_a_cache_are_the_same(name: str) -> None:
     assert (outputs[0] - outputs[1]).abs().max() < TOLERANCE[torch.float64]
 
 
-@torch.no_grad()
-def test_roberta_generates_with_the_positions_it_was_trained_with() -> None:
-    """`generate` hands transformers' RoBERTa positions from 0, where its own count begins after that of the padding."""
-    theirs = build("RobertaForCausalLM")
-    text = inputs_of(theirs, "none")["input_ids"]
-    generated = from_hf(theirs).generate(text, do_sample=False, max_new_tokens=8, min_new_tokens=8, eos_token_id=[])
-    for _ in range(8):
-        text = torch.cat([text, theirs(text).logits[:, -1:].argmax(-1)], dim=1)
-    assert torch.equal(generated, text)
-
-
+@pytest.mark.parametrize("padding", ["none", "left"])
 @pytest.mark.parametrize("options", WAYS, ids=WAY_NAMES)
-def test_roberta_is_the_same_in_generation_from_those_positions(options: dict[str, Any]) -> None:
+def test_roberta_generates_from_the_rows_of_transformers(options: dict[str, Any], padding: str) -> None:
+    """`generate` hands transformers' RoBERTa positions from 0, where its own count begins after that of the padding. It
+    can be told to begin there, and so can ours."""
     theirs = build("RobertaForCausalLM")
-    inputs, texts = inputs_of(theirs, "left"), []
-    first = theirs.config.pad_token_id + 1
-    rows = (inputs["attention_mask"].cumsum(-1) - 1 + first).masked_fill(inputs["attention_mask"] == 0, first - 1)
-    for model, more in ((theirs, {"position_ids": rows}), (from_hf(theirs), {})):
+    ours, trained = from_hf(theirs), from_hf(theirs)
+    trained.config.generation_offset = 0
+    inputs = inputs_of(theirs, padding)
+    mask, first = inputs["attention_mask"], theirs.config.pad_token_id + 1
+    rows = (mask.cumsum(-1) - 1 + first).masked_fill(mask == 0, first - 1)
+    texts = []
+    for model, more in ((theirs, {}), (ours, {}), (theirs, {"position_ids": rows}), (trained, {})):
         transformers.set_seed(0)
         texts.append(model.generate(**inputs, **more, **options, max_new_tokens=10, min_new_tokens=10))
-    assert torch.equal(*texts)
+    assert torch.equal(texts[0], texts[1])
+    assert torch.equal(texts[2], texts[3])
+    assert not torch.equal(texts[0], texts[2])
+
+
+def test_where_a_generation_begins_to_count_is_exported_or_refused() -> None:
+    ours = from_hf(build("RobertaForCausalLM"))
+    assert ours.config.generation_offset == -2
+    assert from_hf(to_hf(ours, "roberta")).config.generation_offset == -2
+    ours.config.generation_offset = 0
+    with pytest.raises(UsageError, match=r"cannot say generation_offset 0 \(there: -2\)"):
+        to_hf(ours, "roberta")
 
 
 @pytest.mark.parametrize("attn_type", ["bi", "uni"])
