@@ -33,7 +33,8 @@ class AttnKitGenerationMixin(GenerationMixin):
             raise
 
     def _prepare_position_ids_for_generation(self, *args: Any) -> Tensor:
-        return super()._prepare_position_ids_for_generation(*args) + self.config.generation_offset
+        positions: Tensor = super()._prepare_position_ids_for_generation(*args)
+        return positions + self.config.generation_offset
 
 
 def raised_by(error: BaseException, owner: type) -> bool:
