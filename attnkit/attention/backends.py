@@ -18,6 +18,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from attnkit.attention.pairwise import tiled_attention
 from attnkit.attention.scorers.base import PairwiseScorer, Scorer, repeat_heads, scaled_pair
+from attnkit.attention.unequal import takes, unequal_attention
 from attnkit.errors import UsageError
 
 Backend = Callable[..., tuple[Tensor, Tensor | None]]
@@ -97,8 +98,9 @@ def pair_scores(scorer: Scorer, query: Tensor, key: Tensor, *, scaling: float, d
 def fused(kernel: Backend) -> Backend:
     """Let a fused dot-product kernel of transformers compute what reduces to one.
 
-    A sink becomes one more key without a value. Queries, keys and values get one width by zeros, because with other
-    widths a kernel falls to a path that is three times as slow and holds all scores.
+    A sink becomes one more key without a value. Keys and values of unequal width, with which a kernel falls to a path
+    that is three times as slow and holds all scores, go to a kernel of our own on a CPU; elsewhere, and where that one
+    does not take them, zeros give them one width.
     """
 
     @wraps(kernel)
@@ -136,6 +138,10 @@ def fused(kernel: Backend) -> Backend:
         if kernel is flex_attention_forward:
             kwargs, attention_mask = bias_of_each_row(module, query, key, attention_mask, kwargs=kwargs)
         kwargs, attention_mask = merge_bias(kwargs, attention_mask)
+        if kernel is sdpa_attention_forward and not alone and takes(query, key, value, attention_mask, **kwargs):
+            causal = module.is_causal and attention_mask is None
+            output = unequal_attention(query, key, value, attention_mask, scaling=kwargs["scaling"], causal=causal)
+            return output[:, 1:] if added_row else output, None
         if not alone:  # copying all values takes longer than one query's scores
             width = max(query.shape[-1], value_width)
             query, key, value = (widen(states, width) for states in (query, key, value))

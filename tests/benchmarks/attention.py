@@ -6,11 +6,9 @@ The reference runs before each candidate, round after round, so that a drift of 
 printed is the median of the ratios, and whether it keeps its limit. Time is that of the process on the processor, with
 one thread: what else runs on the machine matters little to it.
 
-Some limits lie under what the kernel and the arithmetic take alone. A term of the key alone (gaussian, location) is one
-column more in queries and keys, torch's kernel for CPUs wants values of the same width, and 65 is more than a whole
-number of vectors: the line "sdpa of 65 columns" is what is left where every map is free, and "sdpa of 128 columns" what
-is left of transformer_xl. Besides its maps, a score that multiplies tokens by a matrix of each head needs three
-products of tokens and matrix, the line "one matrix".
+What is mapped to another width than that of values goes to attnkit's own kernel for CPUs, which is faster than torch's:
+"sdpa of 65 columns" and of 128 are what such a score would take of torch's kernel, padded, with all maps free. The line
+"one matrix" is what a score adds that multiplies tokens by a matrix of each head: three products of both.
 """
 
 import argparse
