@@ -130,6 +130,7 @@ def train_prepared(run: FinetuneRun, prepared: Prepared, *, accelerator: Acceler
             tokenizer=tokenizer,
         )
     said = f"stopped at step {result.steps}: the same command with --resume goes on"
+    prepared = replace(prepared, model=result.model)
     if not result.interrupted:
         if result.best_checkpoint is not None:
             load_weights(prepared.model, result.best_checkpoint, averaged=True)
@@ -163,7 +164,7 @@ def prepare(run: FinetuneRun, accelerator: Accelerator) -> Prepared:
         training=training,
         head=None if task.is_generated else head,
     )
-    check_settings(model, training, metric_names=None)
+    check_settings(model, training, accelerator=accelerator, metric_names=None)
     model.config.pad_token_id = tokenizer.pad_token_id
     tokenizer.model_max_length = length = row_length(run.data.sequence_length, model.config)
     run = replace(run, data=replace(run.data, sequence_length=length))

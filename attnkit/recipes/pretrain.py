@@ -3,7 +3,7 @@
 Whatever can be wrong is found in `prepare`, before the output folder is touched.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +123,8 @@ def train_prepared(run: PretrainRun, prepared: Prepared, *, accelerator: Acceler
             metric_names=METRICS,
             tokenizer=prepared.tokenizer,
         )
-    said = "" if result.interrupted else on_main(accelerator, lambda: finish(prepared, result))
+    whole = replace(prepared, model=result.model)
+    said = "" if result.interrupted else on_main(accelerator, lambda: finish(whole, result))
     accelerator.end_training()
     return said or f"stopped at step {result.steps}: the same command with --resume goes on"
 
@@ -161,7 +162,7 @@ def prepare(run: PretrainRun, accelerator: Accelerator) -> Prepared:
         training=training,
     )
     objective.check_model(model.config)
-    check_settings(model, training, metric_names=METRICS)
+    check_settings(model, training, accelerator=accelerator, metric_names=METRICS)
     tokenizer.model_max_length = num_positions(model.config) or run.data.sequence_length
     prepared = Prepared(
         run=resolve(run, model),

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from attnkit.training.shards import share_out
@@ -24,7 +25,10 @@ class WeightAverage:
     def update(self, step: int) -> None:
         """Take the weights after optimizer step `step` in."""
         average = get_ema_multi_avg_fn(min(self.decay, (1 + step) / (10 + step)))
-        average(list(self.weights.values()), list(self.parameters.values()), None)
+        for is_shared in (False, True):  # one kernel takes no others with those that processes share out
+            names = [name for name, weight in self.weights.items() if isinstance(weight, DTensor) == is_shared]
+            if names:
+                average([self.weights[name] for name in names], [self.parameters[name] for name in names], None)
 
     @torch.no_grad()
     def load(self, weights: Mapping[str, Tensor]) -> None:

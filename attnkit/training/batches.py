@@ -12,7 +12,7 @@ from accelerate.utils import send_to_device
 from attnkit.errors import UsageError
 from attnkit.models.language import loss_terms
 from attnkit.training.evaluation import TERMS, count_terms
-from attnkit.training.launch import sum_over_processes
+from attnkit.training.launch import num_readers, sum_over_readers
 from attnkit.training.order import RowOrder, TrainRows, count_rows, row_length, rows_of_step, take
 from attnkit.training.randomness import COLLATE, reseed
 from attnkit.training.settings import TrainingConfig
@@ -35,7 +35,7 @@ class Window:
         self.batches = batches
         self._accelerator = accelerator
         self._shares: list[torch.Tensor] = []
-        num_tokens, num_empty, num_stopping, *totals = sum_over_processes(
+        num_tokens, num_empty, num_stopping, *totals = sum_over_readers(
             accelerator,
             [
                 sum(count_tokens(batch.inputs) for batch in batches),
@@ -52,16 +52,17 @@ class Window:
 
     def share(self, batch: MicroBatch, output: Any) -> torch.Tensor:
         """What a micro batch has in the loss of the global batch: of each term, its mean over the batch by the part of
-        all labels that are there. Times the processes, as wrappers average gradients over them."""
+        all labels that are there. Times the processes with rows of their own, as wrappers average gradients over
+        them."""
         terms = loss_terms(output).items()
         shares = [term * (batch.num_labels[name] / self._totals[name]) for name, term in terms]
         share = torch.stack(shares).sum() if len(shares) > 1 else shares[0]
         self._shares.append(share.detach())  # without waiting for the device
-        return share * self._accelerator.num_processes
+        return share * num_readers(self._accelerator)
 
     def loss(self) -> float:
         """The loss of the global batch, once the shares of all of its micro batches are taken."""
-        return sum_over_processes(self._accelerator, [torch.stack(self._shares).sum().item()])[0]
+        return sum_over_readers(self._accelerator, [torch.stack(self._shares).sum().item()])[0]
 
 
 def micro_batches(
@@ -73,15 +74,16 @@ def micro_batches(
     first_row: int,
 ) -> Iterator[MicroBatch]:
     """The batches that this process reads from a position in the data on, without end."""
+    readers = num_readers(accelerator)
     order = RowOrder(
         count_rows(rows),
         seed=training.seed,
         batch_size=training.per_device_batch_size,
-        num_processes=accelerator.num_processes,
-        process=accelerator.process_index,
+        num_processes=readers,
+        process=accelerator.process_index % readers,
         first_row=first_row,
         lengths=[row_length(row) for row in cast(Iterable[Any], rows)] if training.group_by_length else None,
-        group_size=rows_of_step(training, num_processes=accelerator.num_processes),
+        group_size=rows_of_step(training, num_processes=readers),
     )
     for position, indices in order:
         reseed(training.seed, COLLATE, position)

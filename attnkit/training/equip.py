@@ -11,9 +11,10 @@ from transformers import PreTrainedModel
 from attnkit.errors import UsageError, nearest
 from attnkit.models.language import LanguageModel
 from attnkit.training.checkpoint import is_complete
-from attnkit.training.launch import check_num_processes
+from attnkit.training.launch import check_num_processes, dividing_layers
 from attnkit.training.order import TrainRows, count_rows
 from attnkit.training.settings import TrainingConfig
+from attnkit.training.shards import check_divisible
 
 
 def check(
@@ -30,15 +31,19 @@ def check(
     if accelerator.gradient_accumulation_steps != 1:
         raise ValueError("the accelerator divides gradients itself: make it with training.launch.make_accelerator")
     check_num_processes(accelerator, training.num_processes)
-    check_settings(model, training, metric_names=metric_names)
+    check_settings(model, training, accelerator=accelerator, metric_names=metric_names)
 
 
-def check_settings(model: nn.Module, training: TrainingConfig, *, metric_names: Sequence[str] | None) -> None:
-    """Raise `UsageError` for settings that say nonsense, or go with no model, metric or checkpoint that is there."""
+def check_settings(
+    model: nn.Module, training: TrainingConfig, *, accelerator: Accelerator, metric_names: Sequence[str] | None
+) -> None:
+    """Raise `UsageError` for settings that say nonsense, or go with no model, metric or checkpoint that is there, and
+    for a model that the processes cannot divide among them as the launcher asks."""
     problems = training.problems()
     if problems:
         raise UsageError("; ".join(problems))
     check_equipment(model, training)
+    check_divisible(model, dividing_layers(accelerator))
     if metric_names is not None:
         check_metric(training, metric_names)
     if training.from_checkpoint is not None and not is_complete(Path(training.from_checkpoint)):

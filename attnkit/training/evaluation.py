@@ -14,7 +14,7 @@ from torch import nn
 from attnkit.errors import UsageError
 from attnkit.models.language import loss_terms, minimising
 from attnkit.models.loss import IGNORED, TokenLoss
-from attnkit.training.launch import sum_over_processes
+from attnkit.training.launch import num_readers, sum_over_readers
 from attnkit.training.order import take
 from attnkit.training.randomness import EVALUATION, reseed
 
@@ -84,12 +84,12 @@ def read_rows(
     sums: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     said = []
-    num_batches = math.ceil(len(rows) / batch_size)
+    num_batches, readers = math.ceil(len(rows) / batch_size), num_readers(accelerator)
     # Outcomes are read from logits; the loss alone is had without them.
     with evaluating(model), minimising(TokenLoss() if outcomes is None else None, model):
         # Every process runs the same number of forward passes, as sharded models gather their weights in each.
-        for turn in range(math.ceil(num_batches / accelerator.num_processes)):
-            index = turn * accelerator.num_processes + accelerator.process_index
+        for turn in range(math.ceil(num_batches / readers)):
+            index = turn * readers + accelerator.process_index % readers
             is_own = index < num_batches
             start = index * batch_size if is_own else 0
             reseed(EVALUATION, start)
@@ -103,11 +103,11 @@ def read_rows(
                 counts.update(counted)
                 if counted["labels"]:
                     sums.update({name: float(term) * counted[name] for name, term in loss_terms(output).items()})
-    totals = sum_over_processes(accelerator, [it[name] for it in (sums, counts) for name in TERMS])
+    totals = sum_over_readers(accelerator, [it[name] for it in (sums, counts) for name in TERMS])
     terms, labels = totals[: len(TERMS)], totals[len(TERMS) :]
     total_labels = labels[0]
     total_loss = sum(term * total_labels / count for term, count in zip(terms, labels, strict=True) if count)
-    ordered = sorted(gather_object(said), key=lambda pair: pair[0])
+    ordered = sorted(gather_object(said if accelerator.process_index < readers else []), key=lambda pair: pair[0])
     return total_loss, int(total_labels), [item for _, items in ordered for item in items]
 
 

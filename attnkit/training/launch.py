@@ -17,7 +17,9 @@ from accelerate.utils import (
     DistributedType,
     GradientAccumulationPlugin,
     InitProcessGroupKwargs,
+    ParallelismConfig,
     broadcast_object_list,
+    parse_flag_from_env,
     reduce,
 )
 
@@ -32,6 +34,8 @@ INTERFACE = (
     "them, as `ip address` lists it"
 )
 GO_ON = "its own messages, or those of its machine, say why; start all processes again with --resume"
+
+TOGETHER = "ACCELERATE_USE_PARALLELISM_CONFIG"  # what Accelerate's launcher sets where a file has these settings
 
 ON_CPU = "ACCELERATE_USE_CPU=true accelerate launch --config_file configs/accelerate/two_processes_cpu.yaml"
 ON_GPU = "accelerate launch --config_file configs/accelerate/ddp.yaml"
@@ -56,7 +60,8 @@ def make_accelerator(
     precision = mixed_precision or os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if precision == "fp16" and not torch.accelerator.is_available():
         raise UsageError("training.mixed_precision: fp16 needs a GPU: set it to bf16 or no")
-    with reporting_network("the processes do not reach each other", remedy=INTERFACE):
+    together = asked_together()
+    with reporting_network("the processes do not reach each other", remedy=INTERFACE), on_any_device(together):
         accelerator = Accelerator(
             # Without this, processes on a machine without GPU each believe to be alone, unless ACCELERATE_USE_CPU is
             # set.
@@ -71,9 +76,43 @@ def make_accelerator(
                 InitProcessGroupKwargs(timeout=timedelta(seconds=timeout)),
             ],
         )
+    accelerator.state.parallelism_config = together
     check_num_processes(accelerator, num_processes)
     check_sharding(accelerator)
     return accelerator
+
+
+def asked_together() -> ParallelismConfig | None:
+    """How the launcher asks processes to share out the work beside reading rows of their own; None for not at all.
+
+    Raises `UsageError` for what would not be done: gradients are not averaged between groups of processes that divide
+    layers or sequences among them.
+    """
+    if os.environ.get(TOGETHER, "false").lower() != "true":
+        return None
+    together, num_processes = ParallelismConfig(), int(os.environ.get("WORLD_SIZE", "1"))
+    if together.non_data_parallel_size > 1 and together.tp_size != num_processes:
+        raise UsageError(
+            "the launcher asks for context or sequence parallelism, or for several groups of tensor parallel "
+            f"processes: set parallelism_config_tp_size to the number of processes, here {num_processes}, and all "
+            "other sizes to 1, or launch with configs/accelerate/fsdp2_full.yaml"
+        )
+    return together
+
+
+@contextmanager
+def on_any_device(together: ParallelismConfig | None) -> Iterator[None]:
+    """Keep from Accelerate, which takes them on GPUs only, settings that a run follows on a CPU as well."""
+    hidden = together is not None and (
+        parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
+    )
+    if hidden:
+        os.environ[TOGETHER] = "false"
+    try:
+        yield
+    finally:
+        if hidden:
+            os.environ[TOGETHER] = "true"
 
 
 @contextmanager
@@ -113,19 +152,12 @@ def check_shared_folder(accelerator: Accelerator, folder: str | Path) -> None:
 def check_sharding(accelerator: Accelerator) -> None:
     """Raise `UsageError` where the launcher asks for a kind of sharing out that the run would not have.
 
-    Without GPUs Accelerate leaves FSDP away and says nothing, DeepSpeed makes steps and checkpoints of its own, and
-    processes that divide layers or sequences among them would have to read the same rows.
+    Without GPUs Accelerate leaves FSDP away and says nothing, and DeepSpeed makes steps and checkpoints of its own.
     """
     if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false") == "true":
         raise UsageError(
             "DeepSpeed makes the steps itself, and this loop does: launch with configs/accelerate/fsdp2_full.yaml "
             "(ZeRO-3) or fsdp2_gradients.yaml (ZeRO-2)"
-        )
-    together = accelerator.parallelism_config
-    if together is not None and together.non_data_parallel_size > 1:
-        raise UsageError(
-            "the launcher asks for tensor, context or sequence parallelism, and here each process reads rows of its "
-            "own: launch with configs/accelerate/fsdp2_full.yaml to share out the weights"
         )
     asked = os.environ.get("ACCELERATE_USE_FSDP", "false") == "true"
     if asked and accelerator.distributed_type != DistributedType.FSDP:
@@ -158,6 +190,23 @@ def check_num_processes(accelerator: Accelerator, num_processes: int | None = No
     remedy = f"launch it with {launch}" if wanted != 1 else "start it without a launcher"
     other = f", or set training.num_processes to {started}" if num_processes is not None else ""
     raise UsageError(f"this run has {started} process{'es' * (started > 1)} but {asked}; {remedy}{other}")
+
+
+def dividing_layers(accelerator: Accelerator) -> int:
+    """The number of processes that divide each layer among them: all by tensor parallelism, or one has it whole."""
+    together = accelerator.parallelism_config
+    return 1 if together is None else together.tp_size
+
+
+def num_readers(accelerator: Accelerator) -> int:
+    """The number of processes that read rows of their own: those that divide layers among them read the same."""
+    return accelerator.num_processes // dividing_layers(accelerator)
+
+
+def sum_over_readers(accelerator: Accelerator, values: Sequence[float]) -> list[float]:
+    """Add up what each process has of its own rows, rows that several read counted once."""
+    together = dividing_layers(accelerator)
+    return [value / together for value in sum_over_processes(accelerator, values)]
 
 
 def sum_over_processes(accelerator: Accelerator, values: Sequence[float]) -> list[float]:

@@ -32,24 +32,26 @@ def parameter_groups(model: nn.Module, training: TrainingConfig) -> list[Group]:
 
     The groups keep the names of their parameters, so that a checkpoint of another model is noticed. A group learns at
     `rate_factor` times the rate of the schedule, less near the input with `training.layer_decay`, and its decay too has
-    a factor with `training.transfer`; there is a group for each kind and pair of factors. Raises `ValueError` when
-    nothing is trainable.
+    a factor with `training.transfer`; there is a group for each kind and pair of factors, and one more where processes
+    share out some of its parameters, as one kernel takes no others with these. Raises `ValueError` when nothing is
+    trainable.
     """
     hidden = {id(parameter) for parameter in hidden_matrices(model)}
     of_layer = rate_factors(model, training.layer_decay)
     of_rule = {} if training.transfer is None else chosen_transfer(model.config, training).factors(model)
-    named: dict[tuple[str, float, float], list[tuple[str, nn.Parameter]]] = {}
+    named: dict[tuple[str, float, float, bool], list[tuple[str, nn.Parameter]]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             kind = "vector" if parameter.ndim < 2 else "hidden" if id(parameter) in hidden else "matrix"
             rate, decay = of_rule.get(id(parameter), (1.0, 1.0))
-            named.setdefault((kind, of_layer[name] * rate, decay), []).append((name, parameter))
+            is_shared = isinstance(parameter, DTensor)
+            named.setdefault((kind, of_layer[name] * rate, decay, is_shared), []).append((name, parameter))
     if not named:
         raise ValueError("the model has no parameter that requires a gradient")
     decays = {"hidden": training.weight_decay, "matrix": training.weight_decay, "vector": 0.0}
     return [
         {"params": members, "kind": kind, "weight_decay": decays[kind] * decay, "rate_factor": rate}
-        for (kind, rate, decay), members in sorted(
+        for (kind, rate, decay, _), members in sorted(
             named.items(), key=lambda item: (list(decays).index(item[0][0]), *item[0][1:])
         )
     ]

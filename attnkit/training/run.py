@@ -36,16 +36,16 @@ from attnkit.training.environment import peak_memory, save_environment
 from attnkit.training.equip import check, check_metric, equip, unequip
 from attnkit.training.guard import accepts
 from attnkit.training.interrupt import StopRequest
-from attnkit.training.launch import forget, on_main
+from attnkit.training.launch import dividing_layers, forget, num_readers, on_main
 from attnkit.training.layers import freeze
 from attnkit.training.optimizer import build_optimizer, clip_gradients, set_learning_rate
-from attnkit.training.order import Mark, Remembers, TrainRows
+from attnkit.training.order import Mark, Remembers, TrainRows, rows_of_step
 from attnkit.training.progress import Progress
 from attnkit.training.randomness import FORWARD, reseed
 from attnkit.training.run_folder import CHECKPOINTS, check_output_folder, open_output_folder
 from attnkit.training.schedule import learning_rate
 from attnkit.training.settings import TrainingConfig
-from attnkit.training.shards import whole, whole_optimizer, whole_weights
+from attnkit.training.shards import divide_layers, fill, is_shared_out, whole, whole_optimizer, whole_weights
 from attnkit.training.throughput import Utilization
 from attnkit.training.tracking import Tracker
 
@@ -56,6 +56,7 @@ Evaluate = Callable[[nn.Module], dict[str, float]]
 class TrainResult:
     """How a training run ended."""
 
+    model: Any  # the trained one, or where processes shared it out among them, a whole one of its weights
     steps: int
     tokens_seen: int
     seconds: float  # in training steps, all sessions of a resumed run together
@@ -88,6 +89,7 @@ class Run:
     tokenizer: PreTrainedTokenizerBase | None
     facts: Facts
     average: WeightAverage | None
+    outcome: nn.Module  # what is given back: `model`, or where processes share it out one that stays whole
     rate_at: Callable[[int], float]
     utilization: Utilization
     progress: Progress = field(default_factory=Progress)
@@ -123,7 +125,9 @@ class Run:
             save_environment(accelerator, training.output_dir)
 
         on_main(accelerator, open_folder)
+        outcome = deepcopy(bare) if is_shared_out(accelerator) else bare
         equip(bare.to(accelerator.device), training, mixed_precision=accelerator.mixed_precision)
+        divide_layers(bare, dividing_layers(accelerator))
         wrapped, optimizer = accelerator.prepare(model, build_optimizer(bare, training))
         run = cls(
             model=bare,
@@ -134,8 +138,9 @@ class Run:
             tracker=tracker,
             evaluate=evaluate,
             tokenizer=tokenizer,
-            facts=facts_of(training, rows, num_processes=accelerator.num_processes),
+            facts=facts_of(training, rows, num_processes=num_readers(accelerator)),
             average=None if training.ema_decay is None else WeightAverage(bare, training.ema_decay),
+            outcome=outcome,
             rate_at=learning_rate(training),
             utilization=Utilization(bare, training=training, accelerator=accelerator),
         )
@@ -154,7 +159,7 @@ class Run:
         model, training, accelerator = self.model, self.training, self.accelerator
         num_parameters = sum(parameter.numel() for parameter in model.parameters())
         backend = f" on {model.config._attn_implementation}" if isinstance(model, PreTrainedModel) else ""
-        rows = training.per_device_batch_size * training.gradient_accumulation_steps * accelerator.num_processes
+        rows = rows_of_step(training, num_processes=num_readers(accelerator))
         source = "" if self.facts.num_rows is None else f" out of {self.facts.num_rows:,}"
         return (
             f"{type(model).__name__}{backend}, {num_parameters:,} parameters; steps {self.progress.step:,} to "
@@ -253,7 +258,7 @@ class Run:
                 self.average.update(progress.step)
         optimizer.zero_grad()
         progress.add_step(
-            rows=len(window.batches) * training.per_device_batch_size * accelerator.num_processes,
+            rows=len(window.batches) * training.per_device_batch_size * num_readers(accelerator),
             tokens=window.num_tokens,
             labels=window.num_labels,
             loss=loss,
@@ -262,8 +267,7 @@ class Run:
         self.tracker.step(progress.step, loss)
         if not accepted:
             self._skip(loss=loss, grad_norm=grad_norm)
-        elif self.saved:
-            # Only now the newest is known to be worth more than those before it.
+        elif self.saved:  # only now the newest is known to be worth more than those before it
             self._prune()
         self._after_step(learning_rate=rate, grad_norm=grad_norm)
 
@@ -283,21 +287,20 @@ class Run:
         """How to go on after a run that has come to nothing."""
         steps = on_main(self.accelerator, lambda: complete_steps(self.folder))
         good = [step for step in steps if step <= self.progress.good_step]
-        kept = (
-            f"the last good checkpoint is {checkpoint_path(self.folder, good[-1])}" if good else "no checkpoint is good"
-        )
+        newest = checkpoint_path(self.folder, good[-1]) if good else None
+        kept = "no checkpoint is good" if newest is None else f"the last good checkpoint is {newest}"
         return f"lower training.learning_rate or training.max_grad_norm, or lengthen training.warmup_steps; {kept}"
 
     def _after_step(self, *, learning_rate: float, grad_norm: float) -> None:
         """Log, evaluate and save where it is time to."""
         progress, training = self.progress, self.training
         if self._due(training.log_steps):
-            figures = progress.take_log()
-            figures |= {"learning_rate": learning_rate, "grad_norm": grad_norm, "tokens_seen": progress.tokens_seen}
+            figures = progress.take_log() | {"learning_rate": learning_rate, "grad_norm": grad_norm}
+            figures["tokens_seen"] = progress.tokens_seen
             if self.facts.num_rows is not None:
                 figures["epoch"] = progress.rows_seen / self.facts.num_rows
-            figures |= {"seconds": progress.seconds}
-            figures |= {"skipped_steps": progress.skipped_steps, "memory": peak_memory(self.accelerator)}
+            figures |= {"seconds": progress.seconds, "skipped_steps": progress.skipped_steps}
+            figures["memory"] = peak_memory(self.accelerator)
             mfu = self.utilization.of(figures["tokens_per_second"])
             figures |= {} if mfu is None else {"mfu": mfu}
             self.losses.append((progress.step, figures["loss"]))
@@ -333,7 +336,8 @@ class Run:
         companions: list[Savable] = [] if self.tokenizer is None else [self.tokenizer]
         if isinstance(self.model, PreTrainedModel):
             config = deepcopy(self.model.config)
-            config.architectures = [type(self.model).__name__]  # as `save_pretrained` of the model has it
+            config.architectures = [type(self.outcome).__name__]  # as `save_pretrained` of the model has it
+            config.distributed_config = None
             companions.append(config)
         contents = Contents(
             weights=whole_weights(self.model),
@@ -375,9 +379,11 @@ class Run:
         self.accelerator.unwrap_model(self.wrapped, keep_fp32_wrapper=False)
         unequip(self.model, self.training)
         forget(self.accelerator)
-        progress = self.progress
-        best = progress.best_step
+        if self.outcome is not self.model:
+            fill(self.outcome, whole_weights(self.model))
+        progress, best = self.progress, self.progress.best_step
         return TrainResult(
+            model=self.outcome,
             steps=progress.step,
             tokens_seen=progress.tokens_seen,
             seconds=progress.seconds,

@@ -7,8 +7,58 @@ the run that reads them needs them. The state of an optimizer is kept by the nam
 from typing import Any
 
 import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
+from transformers import PreTrainedModel
+from transformers.distributed import DistributedConfig
+
+from attnkit.errors import UsageError
+from attnkit.models.configuration_attnkit import AttnKitConfig
+from attnkit.models.parallel import tensor_obstacle
+from attnkit.training.launch import dividing_layers
+
+
+def check_divisible(model: nn.Module, num_processes: int) -> None:
+    """Raise `UsageError` for a model of which processes cannot divide each layer among them."""
+    if num_processes == 1:
+        return
+    obstacle = None
+    if isinstance(model, PreTrainedModel) and isinstance(model.config, AttnKitConfig):
+        obstacle = tensor_obstacle(model.config, num_processes)
+    elif not isinstance(model, PreTrainedModel) or not model.tp_plan:
+        obstacle = "it has no plan for that"
+    if obstacle is not None:
+        raise UsageError(
+            f"the launcher divides the layers of {type(model).__name__} among {num_processes} processes: {obstacle}; "
+            "launch with configs/accelerate/fsdp2_full.yaml or ddp.yaml"
+        )
+
+
+def divide_layers(model: nn.Module, num_processes: int) -> None:
+    """Leave of each layer the part of this process, by transformers' plan (tensor parallelism). All have equal weights
+    before."""
+    if num_processes > 1 and isinstance(model, PreTrainedModel):
+        for name in model.all_tied_weights_keys:  # divided one by one, and tied again
+            place, _, key = name.rpartition(".")
+            tied = model.get_parameter(name)
+            setattr(model.get_submodule(place), key, nn.Parameter(tied.detach(), requires_grad=tied.requires_grad))
+        config, _, meshes = model.prepare_distribute_model(DistributedConfig(tp_size=num_processes))
+        model.maybe_distribute_model(model, config, meshes)
+        model.tie_weights()
+
+
+def is_shared_out(accelerator: Accelerator) -> bool:
+    """Whether each process has a part of the weights only."""
+    return accelerator.distributed_type == DistributedType.FSDP or dividing_layers(accelerator) > 1
+
+
+def fill(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    """Give a model weights of the dtype that they have; those that are tied stay so."""
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if name in weights:
+            tensor.data = weights[name]
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -54,7 +104,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> b
     Returns whether that was possible: it is not where other parameters were trained, or by another kind of optimizer.
     """
     groups = optimizer.state_dict()["param_groups"]
-    if [group_key(group) for group in groups] != [group_key(group) for group in saved["param_groups"]]:
+    if settings_of(groups) != settings_of(saved["param_groups"]):
         return False
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     names = [name for group in groups for name in group["param_names"]]
@@ -72,6 +122,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> b
     return True
 
 
-def group_key(group: dict[str, Any]) -> tuple[Any, ...]:
-    """What must be alike for a state to fit a group: its parameters, and the names of its settings."""
-    return (tuple(group["param_names"]), tuple(sorted(group)))
+def settings_of(groups: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """What must be alike for a state to fit: the parameters by name, and the names of the settings of each. How they
+    are grouped need not, as processes that divide layers do not divide all of them."""
+    return {name: sorted(group) for group in groups for name in group["param_names"]}

@@ -1,8 +1,10 @@
-"""A run whose weights two processes share out between them (FSDP2); started by the tests of launching.
+"""A run whose weights two processes share out between them; started by the tests of launching.
 
     accelerate launch --config_file configs/accelerate/two_processes_cpu.yaml sharded.py FOLDER
+    accelerate launch --config_file configs/accelerate/tensor_parallel.yaml … sharded.py FOLDER
 
-Accelerate shards on GPUs only and says nothing on a CPU, so its state is told here what the launcher tells it there.
+By FSDP2, or where the launcher asks for it by dividing each layer. Accelerate shards on GPUs only and says nothing on a
+CPU, so its state is told here what the launcher tells it there.
 """
 
 import sys
@@ -16,8 +18,10 @@ from samples import held_out, own_model, run, settings, text_rows
 from torch.distributed.tensor import DTensor
 
 from attnkit.models.loss import TokenLoss
-from attnkit.training.launch import make_accelerator
+from attnkit.training.launch import dividing_layers, make_accelerator, num_readers
 from attnkit.training.loop import TrainResult
+
+MODEL = {"scorer": "gaussian", "num_hidden_layers": 2}
 
 
 def shard(accelerator: Accelerator) -> None:
@@ -38,19 +42,30 @@ def refuse(*_: Any) -> Any:
 def main() -> None:
     folder = Path(sys.argv[1])
     accelerator = make_accelerator(num_processes=2)
-    shard(accelerator)
+    divides = dividing_layers(accelerator) > 1
+    if not divides:
+        shard(accelerator)
+        # Weights that are gathered for a call and not before it spare the logits as well.
+        TokenLoss.of_logits = refuse
 
     def train(name: str, **changes: Any) -> TrainResult:
-        model = own_model(tie_word_embeddings=name != "untied")
-        changes = {"per_device_batch_size": 2, "schedule": "constant", "ema_decay": 0.9, "eval_steps": 2, **changes}
+        model = own_model(**MODEL, tie_word_embeddings=name != "untied")
+        changes = {
+            "per_device_batch_size": 4 // num_readers(accelerator),
+            "schedule": "constant",
+            "ema_decay": 0.9,
+            "eval_steps": 2,
+            **changes,
+        }
         training = settings(folder / name, **changes)
         evaluate = held_out(text_rows(3), accelerator)
         result = run(model, text_rows(12), training, accelerator=accelerator, evaluate=evaluate)
-        assert all(isinstance(parameter, DTensor) for parameter in model.parameters())
+        shared = [isinstance(parameter, DTensor) for parameter in model.parameters()]
+        assert any(shared) if divides else all(shared)
+        if accelerator.is_main_process:  # what is given back needs no other process
+            result.model.save_pretrained(folder / name / "model")
         return result
 
-    # Weights that are gathered for a call and not before it spare the logits as well.
-    TokenLoss.of_logits = refuse
     train("whole", max_steps=4)
     train("untied", max_steps=1)
     train("parts", max_steps=2)

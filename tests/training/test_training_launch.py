@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,23 @@ from accelerate import Accelerator
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.state import AcceleratorState
-from accelerate.utils import GradientAccumulationPlugin, ParallelismConfig
+from accelerate.utils import GradientAccumulationPlugin
 from accelerate.utils.launch import prepare_simple_launcher_cmd_env
 from safetensors.torch import load_file
-from samples import GRADIENTS, causal_model, gradients, own_model, run, settings, streamed, text_rows
+from samples import GRADIENTS, causal_model, gradients, held_out, own_model, run, settings, streamed, text_rows
+from sharded import MODEL
+from torch import nn
+from transformers import AutoModelForCausalLM
 
 from attnkit.errors import UsageError
-from attnkit.training.launch import check_num_processes, check_sharding, make_accelerator, reporting_network
+from attnkit.training.launch import (
+    asked_together,
+    check_num_processes,
+    check_sharding,
+    make_accelerator,
+    reporting_network,
+)
+from attnkit.training.shards import check_divisible
 from attnkit.training.tracking import read_log
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "accelerate"
@@ -38,15 +47,16 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def launch(script: Path, folder: Path) -> None:
-    """Start two processes with the shipped file."""
+def launch(script: Path, folder: Path, *options: str, file: str = "two_processes_cpu.yaml") -> None:
+    """Start two processes with a shipped file."""
     # Without the one, so that the launcher decides how many threads each process has; without the other, so that the
     # processes must find each other as they would where somebody forgets it.
     unset = ("OMP_NUM_THREADS", "ACCELERATE_USE_CPU")
     environment = {key: value for key, value in os.environ.items() if key not in unset}
+    environment |= {"ACCELERATE_USE_CPU": "true"} if options else {}
     command = [sys.executable, "-m", "accelerate.commands.launch"]
-    command += ["--config_file", str(CONFIGS / "two_processes_cpu.yaml"), str(script), str(folder)]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    command += ["--config_file", str(CONFIGS / file), *options, str(script), str(folder)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
@@ -248,7 +258,6 @@ def test_accelerate_takes_every_file(path: Path) -> None:
         assert "cannot run on a CPU" in path.read_text()
     if shipped.get("parallelism_config", {}).get("parallelism_config_tp_size", 1) > 1:
         assert (parsed.use_parallelism_config, parsed.parallelism_config_tp_size) == (True, 8)
-        assert "cannot run on a CPU" in path.read_text()
     if shipped["distributed_type"] == "FSDP":
         assert (parsed.use_fsdp, parsed.fsdp_version, parsed.fsdp_transformer_layer_cls_to_wrap) == (True, 2, "Block")
         shards = shipped.get("parallelism_config", {"parallelism_config_dp_shard_size": shipped["num_processes"]})
@@ -268,12 +277,28 @@ def test_sharding_that_would_be_left_away_is_refused(
         check_sharding(accelerator)
 
 
-def test_processes_that_would_read_rows_together_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("kind", "processes"), [("TP", 16), ("CP", 8), ("SP", 8)])
+def test_groups_whose_gradients_nobody_averages_are_refused(
+    monkeypatch: pytest.MonkeyPatch, kind: str, processes: int
+) -> None:
     monkeypatch.setenv("ACCELERATE_USE_PARALLELISM_CONFIG", "true")
-    monkeypatch.setenv("PARALLELISM_CONFIG_TP_SIZE", "8")
-    accelerator = Namespace(parallelism_config=ParallelismConfig())
-    with pytest.raises(UsageError, match=r"tensor, context or sequence parallelism.*fsdp2_full\.yaml"):
-        check_sharding(accelerator)  # type: ignore[arg-type]
+    monkeypatch.setenv(f"PARALLELISM_CONFIG_{kind}_SIZE", "8")
+    monkeypatch.setenv("WORLD_SIZE", str(processes))
+    with pytest.raises(UsageError, match=rf"parallelism_config_tp_size.*here {processes}.*fsdp2_full\.yaml"):
+        asked_together()
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (lambda: own_model(position="alibi"), "position 'alibi' has a term per head"),
+        (lambda: own_model(num_attention_heads=1), "num_key_value_heads 1 is no multiple of 2 processes"),
+        (lambda: nn.Linear(2, 2), "it has no plan for that"),
+    ],
+)
+def test_a_model_that_cannot_be_divided_is_refused(model: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=rf"divides the layers of .* among 2 processes: {said}.*; launch with"):
+        check_divisible(model(), 2)
 
 
 def test_a_network_that_leads_nowhere_is_one_line() -> None:
@@ -296,11 +321,39 @@ def test_accelerate_takes_the_file_for_one_process() -> None:
     assert (config.num_processes, config.distributed_type.value) == (1, "NO")
 
 
+TENSOR_PARALLEL = [
+    "--num_processes=2",
+    "--parallelism_config_tp_size=2",
+    "--mixed_precision=no",
+    "--main_process_port=0",
+]
+
+
 @pytest.mark.slow
-def test_sharded_weights_train_save_and_go_on_as_whole_ones(tmp_path: Path, accelerator: Accelerator) -> None:
-    launch(SCRIPT.with_name("sharded.py"), tmp_path)
-    changes = {"per_device_batch_size": 4, "schedule": "constant", "ema_decay": 0.9}
-    one = run(own_model(), text_rows(12), settings(tmp_path / "one", max_steps=4, **changes), accelerator=accelerator)
+@pytest.mark.parametrize(
+    ("file", "options"),
+    [("two_processes_cpu.yaml", []), ("tensor_parallel.yaml", TENSOR_PARALLEL)],
+    ids=["fsdp2", "tp"],
+)
+def test_sharded_weights_train_save_and_go_on_as_whole_ones(
+    file: str, options: list[str], tmp_path: Path, accelerator: Accelerator
+) -> None:
+    launch(SCRIPT.with_name("sharded.py"), tmp_path, *options, file=file)
+    changes = {"per_device_batch_size": 4, "schedule": "constant", "ema_decay": 0.9, "eval_steps": 2}
+    one = run(
+        own_model(**MODEL),
+        text_rows(12),
+        settings(tmp_path / "one", max_steps=4, **changes),
+        accelerator=accelerator,
+        evaluate=held_out(text_rows(3), accelerator),
+    )
+    mine, theirs = (read_log(tmp_path / run / "log.jsonl") for run in ("one", "parts"))
+    assert [record["loss"] for record in theirs] == pytest.approx([record["loss"] for record in mine], abs=1e-5)
+    delivered = AutoModelForCausalLM.from_pretrained(tmp_path / "parts" / "model")  # whole, and of its own class
+    for ours, parameter in zip(one.model.parameters(), delivered.parameters(), strict=True):
+        torch.testing.assert_close(parameter, ours, rtol=1e-4, atol=1e-5)
+    config = json.loads((tmp_path / "parts" / "checkpoints" / "step-000004" / "config.json").read_text())
+    assert config["architectures"] == ["AttnKitForCausalLM"]
     for name in ("model.safetensors", "average.safetensors"):
         expected = load_file(one.last_checkpoint / name)
         whole, parts = (load_file(tmp_path / run / "checkpoints" / "step-000004" / name) for run in ("whole", "parts"))
@@ -310,4 +363,4 @@ def test_sharded_weights_train_save_and_go_on_as_whole_ones(tmp_path: Path, acce
             assert torch.equal(parts[key], whole[key])
     # A checkpoint knows no processes: one goes on where two stopped.
     training = settings(tmp_path / "parts", max_steps=5, resume=True, **changes)
-    assert run(own_model(), text_rows(12), training, accelerator=accelerator).steps == 5
+    assert run(own_model(**MODEL), text_rows(12), training, accelerator=accelerator).steps == 5
