@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attnkit.data.seen import Seen
 from attnkit.data.sources import PretrainDataConfig, Source, named, read_rows, sources_of, text_of
 from attnkit.errors import UsageError
 
@@ -134,7 +135,7 @@ class Documents:
         )
 
     def _distinct(
-        self, source: Source, seen: "Seen", *, order: np.random.Generator | None
+        self, source: Source, seen: Seen, *, order: np.random.Generator | None
     ) -> Iterator[tuple[tuple[str, ...], float]]:
         """The texts of a source that were not seen before, each with its hash in [0, 1)."""
         salt = self.data.seed.to_bytes(16, "little")
@@ -183,40 +184,3 @@ class TrainTexts:
 
     def __iter__(self) -> Iterator[str]:
         return (text for document in self.documents if not document.held_out for text in document.texts)
-
-
-class Seen:
-    """Which hashes were met before, in 8 bytes for each, by their highest bits in parts.
-
-    A part is sorted arrays, each longer than all after it; parts, as little more than one of them is ever there twice.
-    """
-
-    BITS = 4
-
-    def __init__(self) -> None:
-        self.parts: list[list[np.ndarray]] = [[] for _ in range(2**self.BITS)]
-
-    def add(self, hashes: np.ndarray) -> np.ndarray:
-        """Whether each of the hashes (64 bits) is new, and the first of its kind among them; all are met after."""
-        is_new = np.zeros(len(hashes), dtype=bool)
-        is_new[np.unique(hashes, return_index=True)[1]] = True
-        part_of = hashes >> np.uint64(64 - self.BITS)
-        for number, arrays in enumerate(self.parts):
-            places = np.flatnonzero(part_of == number)
-            is_new[places] &= add_to(arrays, hashes[places], is_first=is_new[places])
-        return is_new
-
-
-def add_to(arrays: list[np.ndarray], hashes: np.ndarray, *, is_first: np.ndarray) -> np.ndarray:
-    """Add to a part those hashes that are the first of their kind, and return which of all it lacked."""
-    is_new = np.ones(len(hashes), dtype=bool)
-    for array in arrays:
-        places = np.searchsorted(array, hashes)
-        is_new &= array[np.minimum(places, len(array) - 1)] != hashes
-    added = np.sort(hashes[is_new & is_first])
-    while len(added) and arrays and len(arrays[-1]) <= 2 * len(added):
-        added = np.concatenate([arrays.pop(), added])
-        added.sort(kind="stable")  # in place, and of runs that are sorted already a merge
-    if len(added):
-        arrays.append(added)
-    return is_new

@@ -1,6 +1,7 @@
 """Documents: no text twice, each on exactly one side, and where it was before."""
 
 import random
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnkit.data import Documents, PretrainDataConfig, documents
+from attnkit.data import seen as seen_module
+from attnkit.data.seen import Seen
 from attnkit.errors import UsageError
 
 
@@ -130,11 +133,25 @@ def test_what_cannot_be_split_is_refused(tmp_path: Path) -> None:
 
 @given(hashes=st.lists(st.integers(0, 50), max_size=200), cuts=st.lists(st.integers(0, 200), max_size=8))
 def test_what_was_seen_is_known(hashes: list[int], cuts: list[int]) -> None:
-    seen, known = documents.Seen(), set()
+    seen, known = Seen(), set()
     spread = np.array(hashes, dtype=np.uint64) * np.uint64(2**64 // 51)  # over all parts
     for part in np.split(spread, sorted(cuts)):
         is_new = seen.add(part)
         for value, new in zip(part.tolist(), is_new.tolist(), strict=True):
             assert new == (value not in known)
             known.add(value)
-    assert sum(len(array) for arrays in seen.parts for array in arrays) == len(known)
+    assert len(seen) == len(known)
+
+
+def test_many_that_were_seen_are_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seen_module, "IN_MEMORY", 100)
+    hashes = np.random.default_rng(0).integers(2**64, size=9000, dtype=np.uint64)
+    seen = Seen()
+    for part in np.split(hashes, 9):
+        assert seen.add(part).all()
+    assert any(array.mapped is not None for arrays in seen.parts for array in arrays)
+    assert not seen.add(hashes).any()
+    assert len(seen) == len(hashes)
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    with pytest.raises(UsageError, match=r"/nowhere: cannot hold the hashes of documents .*set TMPDIR"):
+        Seen().add(hashes)
