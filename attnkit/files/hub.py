@@ -3,8 +3,14 @@
 from pathlib import Path
 from typing import Literal
 
-from huggingface_hub import HfApi, get_token
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, RepositoryNotFoundError
+from huggingface_hub import HfApi, get_token, snapshot_download
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+)
 from huggingface_hub.utils import httpx
 
 from attnkit.errors import UsageError, first_line
@@ -16,18 +22,27 @@ def require_repository(name: str, *, kind: Literal["dataset", "model"], remedy: 
     """Raise `UsageError` if the hub has no such repository or cannot be reached; `remedy` says what to give instead.
 
     The libraries that load from the hub try several times, for minutes, and print each failure: this asks before them.
-    With HF_HUB_OFFLINE nothing is asked, since a copy that was downloaded before may do.
+    With HF_HUB_OFFLINE nothing is asked, since a copy that was downloaded before may do: of a model there has to be one.
     """
     api = HfApi()
     ask = api.dataset_info if kind == "dataset" else api.model_info
     try:
         ask(name, timeout=TIMEOUT)
     except OfflineModeIsEnabled:
-        return
+        if kind == "model":
+            require_copy(name, remedy=remedy)
     except (HFValidationError, RepositoryNotFoundError) as error:
         raise UsageError(f"{name!r} is neither a file or folder here nor a {kind} on the hub; {remedy}") from error
     except httpx.HTTPError as error:
         raise unreachable(name, kind=kind, remedy=remedy) from error
+
+
+def require_copy(name: str, *, remedy: str) -> None:
+    """Raise `UsageError` if no copy of a model of the hub was downloaded before."""
+    try:
+        snapshot_download(name, local_files_only=True)
+    except (HFValidationError, LocalEntryNotFoundError) as error:
+        raise unreachable(name, kind="model", remedy=f"{remedy}, or unset HF_HUB_OFFLINE") from error
 
 
 def unreachable(name: str, *, kind: Literal["dataset", "model"], remedy: str) -> UsageError:

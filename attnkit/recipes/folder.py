@@ -12,10 +12,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnkit.config.finetune_run import FinetuneRun
 from attnkit.config.load import load_saved
-from attnkit.config.runs import PretrainRun
+from attnkit.config.runs import PretrainRun, keys_of
 from attnkit.config.save import save
 from attnkit.data.sources import DataConfig
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, first_line
+from attnkit.files import strict_yaml
 from attnkit.files.disk import check_free, claim, filling, replacing, seal
 from attnkit.files.hub import open_repository, upload
 from attnkit.files.saved import CHECKPOINTS, CONFIG, MODEL
@@ -61,7 +62,7 @@ def check_same_run(run: PretrainRun | FinetuneRun, *, sections: Sequence[str]) -
     if not path.is_file():
         raise UsageError(f"training.resume: {path} is missing: write it with the same command and --print_config")
     manifest.check_same_files(path.parent)
-    saved, now = asdict(load_saved(type(run), folder, imports=run.imports)), asdict(run)
+    saved, now = asdict(saved_run(run, folder)), asdict(run)
     changed = [
         f"{section}.{name} was {value!r} and is {now[section][name]!r}"
         for section in sections
@@ -70,6 +71,22 @@ def check_same_run(run: PretrainRun | FinetuneRun, *, sections: Sequence[str]) -
     ]
     if changed:
         raise UsageError(f"training.resume: {path} is of another run: {'; '.join(changed)}")
+
+
+def saved_run(run: PretrainRun | FinetuneRun, folder: Path) -> PretrainRun | FinetuneRun:
+    """The run of the same kind of which a folder holds the config. Raises `UsageError` for one that is damaged, or was
+    cut short: all keys after the cut would have their defaults."""
+    path = folder / CONFIG
+    try:
+        last, (_, lines) = list(keys_of(type(run)))[-1], strict_yaml.read(path)
+        if last not in lines:
+            raise UsageError(f"it ends before {last}")
+        return load_saved(type(run), folder, imports=run.imports)
+    except UsageError as error:
+        raise UsageError(
+            f"training.resume: {path} is damaged ({first_line(error)}): write it again with the same command and "
+            "--print_config"
+        ) from error
 
 
 def check_places(training: TrainingConfig, *, accelerator: Accelerator) -> None:

@@ -81,4 +81,8 @@ def holds_tokenizer(folder: Path) -> bool:
 
 def tokenizer_of(path: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a model. Raises `UsageError` if there is none, or if it is damaged."""
-    return load_tokenizer(tokenizer_folder(path), named=f"model {path}", remedy="save its tokenizer there again")
+    found = tokenizer_folder(path)
+    remedy = (
+        "save its tokenizer there again" if Path(found).is_dir() else "give the folder of a run or of a saved model"
+    )
+    return load_tokenizer(found, named=f"model {path}", remedy=remedy)

@@ -35,6 +35,13 @@ ROOT = Path(__file__).parents[2]
         (["evaluate", "."], r"model \.: the folder has no config\.json"),
         (["export", ".", "new", "--remote-code"], r"model \.: the folder has no config\.json"),
         (["export", "--remote-code", "."], r"export needs target: attnkit export RUN_OR_MODEL TARGET"),
+        *[
+            (
+                [*verb, "r/nosuch"],
+                r"'r/nosuch' is no file or folder here, and the hub cannot be .*; give the folder of a run",
+            )
+            for verb in (["generate"], ["evaluate"])
+        ],
         (["generate", ".", "again"], r"command line: 'again' belongs to no flag: write --section\.key value"),
         (
             ["evaluate", ".", "--training.per_device_batch_size=0"],

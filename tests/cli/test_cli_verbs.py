@@ -170,6 +170,16 @@ def test_a_run_goes_on_where_it_stopped(finished: Path, tmp_path: Path, cli: Cli
     assert code == 2
     assert len(errors) == 1
     assert "is of another run: model.scorer was 'gaussian' and is 'dot'; data.seed was 0 and is 5" in errors[0]
+    saved = (run / "config.yaml").read_text()
+    whole_lines = saved.find("#", len(saved) // 2)
+    for cut, said in ((whole_lines, "it ends before imports"), (0, "the file is empty")):
+        (run / "config.yaml").write_text(saved[:cut])
+        code, _, errors = cli(*common, "--resume")
+        assert (code, len(errors)) == (2, 1)
+        assert f"{run / 'config.yaml'} is damaged (" in errors[0]
+        assert said in errors[0]
+        assert errors[0].endswith("write it again with the same command and --print_config")
+    (run / "config.yaml").write_text(saved)
     assert cli(*common, "--overwrite", "--training.max_steps", "3")[0] == 0
     assert json.loads((run / "summary.json").read_text())["steps"] == 3
 
