@@ -61,7 +61,7 @@ def test_every_import_is_a_dependency_and_every_dependency_is_imported() -> None
     distributions = packages_distributions()
     needed = {canonicalize_name(distributions[module][0]) for module in imported}
     declared = {canonicalize_name(requirement.name) for requirement in DEPENDENCIES}
-    optional = {canonicalize_name(it.name) for extra in ("tracking", "peft", "metrics") for it in EXTRAS[extra]}
+    optional = {canonicalize_name(it.name) for extra in ("tracking", "peft", "lion", "metrics") for it in EXTRAS[extra]}
     assert needed <= declared | optional
     assert declared <= needed
 

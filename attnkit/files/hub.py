@@ -22,7 +22,7 @@ def require_repository(name: str, *, kind: Literal["dataset", "model"], remedy: 
     """Raise `UsageError` if the hub has no such repository or cannot be reached; `remedy` says what to give instead.
 
     The libraries that load from the hub try several times, for minutes, and print each failure: this asks before them.
-    With HF_HUB_OFFLINE nothing is asked, since a copy that was downloaded before may do: of a model there has to be one.
+    With HF_HUB_OFFLINE nothing is asked, since a copy that was downloaded before may do; of a model there must be one.
     """
     api = HfApi()
     ask = api.dataset_info if kind == "dataset" else api.model_info

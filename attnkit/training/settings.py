@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Literal, get_args
 
 from attnkit.errors import batch_problems, nearest, seed_problems
 
-Optimizer = Literal["adamw", "muon", "adafactor"]
+Optimizer = Literal["adamw", "muon", "adafactor", "lion"]
 Transfer = Literal["mup", "depth-mup", "completep"]
 Schedule = Literal["cosine", "linear", "constant", "inverse_sqrt", "warmup_stable_decay"]
 Precision = Literal["no", "bf16", "fp16"]
@@ -32,7 +33,7 @@ class TrainingConfig:
     """Optimizer steps over which the passes per step grow from `initial_accumulation_steps` to
     `gradient_accumulation_steps`; 0 for no ramp."""
     optimizer: Optimizer = "adamw"
-    """What makes an update of a gradient."""
+    """What makes an update of a gradient; `lion` of the extra `lion`."""
     learning_rate: float = 1e-3
     """Peak learning rate."""
     transfer: Transfer | None = None
@@ -186,6 +187,11 @@ class TrainingConfig:
             found.append(
                 "training.transfer, training.base_hidden_size and training.base_num_hidden_layers go together: give "
                 "all or none"
+            )
+        if self.optimizer == "lion" and find_spec("lion_pytorch") is None:
+            found.append(
+                "training.optimizer: 'lion' needs the package 'lion-pytorch'; install the extra: pip install "
+                "'attnkit[lion]'"
             )
         if self.transfer is not None and self.optimizer != "adamw":
             found.append(f"training.transfer: its rules are those of optimizer 'adamw', not {self.optimizer!r}")

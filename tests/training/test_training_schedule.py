@@ -3,6 +3,7 @@
 import gc
 import math
 import random
+import sys
 import weakref
 from pathlib import Path
 from typing import Any, get_args
@@ -123,6 +124,12 @@ def test_a_group_learns_at_its_factor_of_the_rate(name: str) -> None:
     optimizer.param_groups[0]["rate_factor"] = 0.25
     set_learning_rate(optimizer, 0.5)
     assert [group["lr"] for group in optimizer.param_groups] == [0.125, 0.5, 0.5]
+
+
+def test_an_optimizer_of_an_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lion_pytorch", None)  # as if it were not installed
+    [said] = TrainingConfig(optimizer="lion").problems()
+    assert said.endswith("'lion' needs the package 'lion-pytorch'; install the extra: pip install 'attnkit[lion]'")
 
 
 def test_numbers_that_have_no_fused_kernel_are_optimized_all_the_same() -> None:
