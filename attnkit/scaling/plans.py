@@ -143,8 +143,9 @@ class Plan:
             "mixed_precision": self.mixed_precision,
             "activation_checkpointing": self.chosen.recompute != "none",
         }
-        if self.layout.data > 1:
-            training["num_processes"] = self.layout.data
+        num_processes = self.layout.data * self.layout.tensor
+        if num_processes > 1:
+            training["num_processes"] = num_processes
         return {
             "model": {name: vars(self.config)[name] for name in names},
             "tokenizer": {"vocab_size": self.config.vocab_size},
@@ -156,10 +157,15 @@ class Plan:
     def command(self, file: str) -> str:
         """What starts the run that is saved in a file."""
         layout = self.layout
-        if layout.tensor * layout.pipeline > 1:
+        if layout.pipeline > 1 or (layout.tensor > 1 and layout.data > 1):
             return (
-                f"no trainer of attnkit divides a layer among devices: take the sizes of {file} to one that does, or "
-                "plan for devices with more memory"
+                "no trainer of attnkit divides layers among groups of devices, or one after the other among devices: "
+                f"take the sizes of {file} to one that does, or plan for devices with more memory"
+            )
+        if layout.tensor > 1:
+            return (
+                "accelerate launch --config_file configs/accelerate/tensor_parallel.yaml --num_processes "
+                f"{layout.tensor} --parallelism_config_tp_size {layout.tensor} train/pretrain.py --config {file}"
             )
         if layout.data == 1:
             return f"attnkit pretrain --config {file}"
