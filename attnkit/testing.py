@@ -22,10 +22,13 @@ from attnkit.attention.choice import FASTEST_FIRST, obstacle
 from attnkit.attention.normalizers import normalizers
 from attnkit.attention.patterns import patterns
 from attnkit.models.configuration_attnkit import AttnKitConfig
-from attnkit.models.language import AttnKitForCausalLM, AttnKitForSeq2SeqLM
+from attnkit.models.language import AttnKitForCausalLM, AttnKitForMaskedLM, AttnKitForSeq2SeqLM
 
 NUM_TOKENS = 7
 WIDTH = 24
+LANGUAGE_MODELS: dict[str, Any] = {
+    cls.architecture: cls for cls in (AttnKitForMaskedLM, AttnKitForCausalLM, AttnKitForSeq2SeqLM)
+}
 
 
 def check_scorer(scorer: type[Scorer], **options: Any) -> str:
@@ -145,8 +148,8 @@ def outputs_and_gradients(layer: Attention, states: Tensor, backend: Callable[..
     layer.zero_grad()
     output, _ = layer(states, backend=backend, **kwargs)
     (output * torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view_as(output)).sum().backward()
-    gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in layer.parameters()]
-    return [output.detach(), states.grad, *gradients]
+    inputs = [states, *layer.parameters()]
+    return [output.detach(), *(it.grad if it.grad is not None else torch.zeros_like(it) for it in inputs)]
 
 
 def backends_agree(name: str, options: dict[str, Any]) -> None:
@@ -192,39 +195,52 @@ def graph_is_whole(name: str, options: dict[str, Any]) -> None:
     same(compiled(sample_states()), layer(sample_states())[0], f"{name} under torch.compile")
 
 
-def build_model(model_class: Any = AttnKitForCausalLM, **fields: Any) -> Any:
+def build_model(**fields: Any) -> Any:
+    """A language model of the fields' architecture in fp64."""
     torch.manual_seed(0)
-    num_layers = len(fields["layer_scorers"]) if "layer_scorers" in fields else 2
-    sizes: dict[str, Any] = {"vocab_size": 40, "hidden_size": WIDTH, "num_attention_heads": 4}
-    sizes["num_hidden_layers"] = num_layers
-    config = AttnKitConfig(**sizes, num_key_value_heads=2, max_position_embeddings=32, pad_token_id=0, **fields)
-    return shaken(model_class(config).double()).eval()
+    sizes: dict[str, Any] = {"vocab_size": 64, "hidden_size": WIDTH, "max_position_embeddings": 32, "pad_token_id": 0}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2, "decoder_start_token_id": 1}
+    if "layer_scorers" in fields:
+        sizes["num_hidden_layers"] = len(fields["layer_scorers"])
+    config = AttnKitConfig(**(sizes | fields))
+    return shaken(LANGUAGE_MODELS[config.architecture](config).double()).eval()
+
+
+def reading(model: Any, ids: Tensor, mask: Tensor | None = None) -> dict[str, Tensor | None]:
+    """What a model is called with to read these ids; the decoder of an encoder-decoder has a source as well."""
+    source = {"input_ids": sample_ids(6)} if model.config.is_encoder_decoder else {}
+    prefix = "decoder_" if source else ""
+    return source | {f"{prefix}input_ids": ids, f"{prefix}attention_mask": mask}
 
 
 def sample_ids(num_tokens: int = 11) -> Tensor:
-    return torch.randint(1, 40, (2, num_tokens), generator=torch.Generator().manual_seed(1))
+    """Two rows of ids that differ: of two keys with one score rounding would say which is the highest."""
+    generator = torch.Generator().manual_seed(1)
+    return torch.stack([1 + torch.randperm(63, generator=generator)[:num_tokens] for _ in range(2)])
 
 
 @torch.no_grad()
 def cache_equals_one_pass(**fields: Any) -> None:
-    """Tokens given one by one, or in two pieces, with a cache have the logits of one pass, padding among them too. It
+    """Tokens given with a cache, one by one and several at once, have the logits of one pass, padding among them too. It
     holds keys and values of the width of a head."""
     model, ids = build_model(**fields), sample_ids()
     padded = torch.ones_like(ids)
     padded[0, :2] = padded[1, 3:5] = 0
-    for mask, pieces in ((torch.ones_like(ids), [1] * ids.shape[1]), (padded, [6, 1, 4])):
-        expected = model(ids, attention_mask=mask, use_cache=False).logits
+    for mask, pieces in ((torch.ones_like(ids), [1, 1, 4, 1, 1, 3]), (padded, [6, 1, 4])):
+        expected = model(**reading(model, ids, mask), use_cache=False).logits
         cache: Any = None
         logits: list[Tensor] = []
         for piece in ids.split(pieces, dim=1):
             seen = mask[:, : sum(part.shape[1] for part in logits) + piece.shape[1]]
-            outputs = model(piece, attention_mask=seen, cache=cache, use_cache=True)
+            outputs = model(**reading(model, piece, seen), cache=cache, use_cache=True)
             cache = outputs.cache
             logits.append(outputs.logits)
         real = mask.bool()
         same(torch.cat(logits, dim=1)[real], expected[real], f"{fields}: decoding with a cache")
-    shape = (len(ids), model.config.num_key_value_heads, ids.shape[1], model.config.head_dim)
-    for held in [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]:
+    sizes = model.config.get_text_config(decoder=True)
+    shape = (len(ids), sizes.num_key_value_heads, ids.shape[1], sizes.head_dim)
+    own = cache.self_attention_cache if model.config.is_encoder_decoder else cache
+    for held in [tensor for layer in own.layers for tensor in (layer.keys, layer.values)]:
         assert held.shape == shape, f"{fields}: a cache holds {tuple(held.shape)}, not {shape}"
 
 
@@ -258,7 +274,7 @@ def padding_on_either_side(**fields: Any) -> None:
 def padding_of_a_source(**fields: Any) -> None:
     """A decoder writes of a source that is padded on its left or right what it writes of the source alone."""
     own = {key: entries for key, entries in fields.items() if not key.startswith("layer_")}
-    model = build_model(AttnKitForSeq2SeqLM, architecture="encoder-decoder", decoder_start_token_id=1, **own)
+    model = build_model(**(own | {"architecture": "encoder-decoder"}))
     ids, target, padding = sample_ids(6), sample_ids(5), torch.zeros(2, 3, dtype=torch.long)
     greedy: dict[str, Any] = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None}
     alone, written = model(ids, decoder_input_ids=target).logits, model.generate(ids, **greedy)

@@ -222,24 +222,27 @@ class Rope(Position):
         init.copy_(self.frequency, frequency)
 
     def frequencies(self, num_positions: int | Tensor) -> tuple[Tensor, float]:
-        """Angle per position [head_dim / 2] for a text of `num_positions`, and a factor on cosines and sines."""
-        device = num_positions.device if isinstance(num_positions, Tensor) else torch.device("cpu")
-        if self.scaling == "default":
-            even = torch.arange(0, self.head_dim, 2, dtype=torch.float32, device=device)
-            return 1 / self.base ** (even / self.head_dim), 1.0
+        """Angle per position [head_dim / 2] for a text of at least `max_positions`, and a factor on cosines and
+        sines."""
+        if self.scaling in ("default", "dynamic"):  # by hand, because a compiler cannot read a config
+            base: Any = self.base
+            if self.scaling == "dynamic":
+                stretch = self.factor * num_positions / self.max_positions - (self.factor - 1)
+                base = base * stretch ** (self.head_dim / (self.head_dim - 2))
+            even = torch.arange(0, self.head_dim, 2, dtype=torch.float32, device=self.frequency.device)
+            return 1 / base ** (even / self.head_dim), 1.0
         config = PreTrainedConfig()
         config.hidden_size, config.num_attention_heads = self.head_dim, 1
         config.head_dim, config.max_position_embeddings = self.head_dim, self.max_positions
         parameters = {"rope_type": self.scaling, "rope_theta": self.base, "factor": self.factor}
         config.rope_parameters = parameters | self.options
-        with device:  # these functions move a tensor, which one without memory cannot
-            return ROPE_INIT_FUNCTIONS[self.scaling](config, device=device, seq_len=num_positions)
+        with torch.device("cpu"):  # these functions move a tensor, which one without memory cannot
+            return ROPE_INIT_FUNCTIONS[self.scaling](config, device=torch.device("cpu"))
 
     def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         frequency = self.frequency.float()
         if self.scaling == "dynamic":  # beyond the trained length, they depend on how long the text has become
-            length = positions.max() + 1
-            frequency = torch.where(length > self.max_positions, self.frequencies(length)[0], frequency)
+            frequency, _ = self.frequencies((positions.max() + 1).clamp(min=self.max_positions))
         angle = positions[:, None, :, None].float() * frequency
         angle = torch.cat([angle, angle], dim=-1)
         return self.amplitude * angle.cos(), self.amplitude * angle.sin()

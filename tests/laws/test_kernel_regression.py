@@ -37,6 +37,9 @@ def test_fixed_width() -> None:
         0.542226, abs=1e-6
     )
     assert error(kernel_regression(points["grid"], *known, 1e-9), points["truth"]) == pytest.approx(0.891000, abs=1e-6)
+    model = KernelRegression(width=1.0).fit(*known, max_steps=0)
+    assert model.width == pytest.approx(1.0)
+    assert model.leave_one_out_error == pytest.approx(0.514944, abs=1e-6)
 
 
 def test_learned_width() -> None:

@@ -1,5 +1,7 @@
 """What single positions promise beyond the laws of all."""
 
+import math
+
 import pytest
 import torch
 from transformers import LlamaConfig
@@ -41,6 +43,14 @@ def test_rope_refuses_what_it_cannot_turn_by() -> None:
         positions["rope"](**SHAPE, scaling="llama3", low_freq_factor=9.0)
     with pytest.raises(ValueError, match="head_dim 7 is odd"):
         positions["rope"](**(SHAPE | {"head_dim": 7}))
+
+
+def test_sinusoids_are_those_of_their_formula() -> None:
+    ours = positions["sinusoidal"](**SHAPE).embed(torch.tensor([[0, 1, 15]]))
+    for row, place in zip(ours[0], (0, 1, 15), strict=True):
+        for j in range(12):
+            angle = place / 10000 ** (2 * j / 24)
+            assert row[2 * j : 2 * j + 2].tolist() == pytest.approx([math.sin(angle), math.cos(angle)], abs=1e-6)
 
 
 def test_alibi_is_exact_in_half_precision() -> None:

@@ -68,6 +68,10 @@ def test_worked_example_of_one_query() -> None:
         weights = attnkit.normalizers[normalizer](num_heads=1)(scorer(query, key), None)
         return [round(number, 6) for number in (weights[0, 0, 0] @ value).tolist()]
 
+    scores = scorers["dot"](num_heads=1, head_dim=3, max_positions=8)(query, key)
+    assert scores.flatten().tolist() == [-3, -3, 5]
+    weights = attnkit.normalizers["softmax"](num_heads=1)(scores, None).flatten().tolist()
+    assert [round(number, 6) for number in weights] == [0.000335, 0.000335, 0.999330]
     assert output("dot") == [2.998994, 1.001006]
     assert output("scaled_dot") == [2.970979, 1.029021]
     assert output("multiplicative") == [2.970979, 1.029021]
@@ -85,6 +89,10 @@ def test_worked_example_of_self_attention() -> None:
     query_map = torch.tensor([[1.0, 1, 0, 0], [0, 0, 0, 1], [1, 0, 1, 1]]).double()
     value_map = torch.tensor([[0.0, 0, 1, 1], [2, 3, 0, 1]]).double()
     key, query, value = ((matrix @ states).T for matrix in (key_map, query_map, value_map))
+    assert key.T.tolist() == [[0, 4, 2], [1, 4, 3], [1, 0, 1]]
+    assert query.T.tolist() == [[1, 2, 2], [0, 2, 1], [2, 2, 3]]
+    assert value.T.tolist() == [[1, 2, 2], [2, 8, 6]]
+    assert (query @ key.T).tolist() == [[2, 4, 4], [4, 16, 12], [4, 12, 10]]
     expected = {
         "dot": [[1.936621, 1.999994, 1.999705], [6.683105, 7.963992, 7.759892]],
         "scaled_dot": [[1.863874, 1.999110, 1.992555], [6.319371, 7.814124, 7.479636]],
@@ -93,6 +101,17 @@ def test_worked_example_of_self_attention() -> None:
         scorer = scorers[name](num_heads=1, head_dim=3, max_positions=8)
         weights = torch.softmax(scorer(query[None, None], key[None, None]), -1)[0, 0]
         torch.testing.assert_close((weights @ value).T, torch.tensor(outputs).double(), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("part", SCORERS, ids=str)
+def test_vectors_of_length_0_have_finite_scores_and_gradients(part: Part, dtype: torch.dtype) -> None:
+    scorer = build_scorer(part.name, dict(part.options)).to(dtype)
+    query, key = (torch.zeros(1, heads, 3, 6, dtype=dtype, requires_grad=True) for heads in (4, 2))
+    scores = scorer(query, key)
+    (scores.sum() + 0 * (query.sum() + key.sum())).backward()
+    gradients = [tensor.grad for tensor in (query, key, *scorer.parameters()) if tensor.grad is not None]
+    assert all(tensor.isfinite().all() for tensor in (scores, *gradients))
 
 
 @torch.no_grad()
