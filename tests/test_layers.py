@@ -29,7 +29,7 @@ LAYERS = (
 )
 LEVEL = {part: level for level, layer in enumerate(LAYERS) for part in layer}
 
-# The public surface (attnkit/__init__.py) gathers what the parts offer, and testing.py tests it: both stand outside
+# The public surface (attnkit/__init__.py) gathers what the parts offer, and testing tests it: both stand outside
 # the order, and no part may import them.
 OUTSIDE = {"__init__", "testing"}
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attnkit.attention.normalizers import masked_softmax
 from attnkit.attention.scorers.distance import Gaussian
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, check_number
 
 
 def kernel_regression(x_query: Tensor, x_key: Tensor, y: Tensor, width: float | Tensor = 1.0) -> Tensor:
@@ -17,18 +17,23 @@ def kernel_regression(x_query: Tensor, x_key: Tensor, y: Tensor, width: float | 
     f(x) = Σ_i softmax_i(-(width · ‖x - x_i‖)² / 2) · y_i
 
     x_query [Q] or [Q, D], x_key [K] or [K, D], y [K] or [K, V] -> [Q] or [Q, V]. The larger the width parameter, the
-    nearer the points that count. Raises `UsageError` for shapes that do not fit.
+    nearer the points that count; with 0 all count alike. Raises `UsageError` for what does not fit.
     """
     return masked_softmax(kernel_scores(x_query, x_key, y, width), None) @ y
 
 
 def kernel_scores(x_query: Tensor, x_key: Tensor, y: Tensor, width: float | Tensor) -> Tensor:
     """The exponents of the kernel, [Q, K]."""
+    for name, points in (("x_query", x_query), ("x_key", x_key), ("y", y)):
+        if points.ndim not in (1, 2) or not points.is_floating_point():
+            raise UsageError(f"{name} must be floating [n] or [n, dimensions], not {points.dtype} {list(points.shape)}")
+    if not isinstance(width, Tensor):
+        check_number("width", width, least=0)
     query, key = (points[:, None] if points.ndim == 1 else points for points in (x_query, x_key))
-    if query.shape[1] != key.shape[1] or key.shape[0] != y.shape[0]:
-        raise UsageError(
-            f"x_query {tuple(x_query.shape)}, x_key {tuple(x_key.shape)} and y {tuple(y.shape)} do not fit"
-        )
+    same_kind = (x_query.dtype, x_query.device) == (x_key.dtype, x_key.device) == (y.dtype, y.device)
+    if not same_kind or query.shape[1] != key.shape[1] or key.shape[0] != y.shape[0]:
+        of_each = [f"{it.dtype} {list(it.shape)} on {it.device}" for it in (x_query, x_key, y)]
+        raise UsageError("x_query {}, x_key {} and y {} do not fit".format(*of_each))
     scorer = Gaussian(num_heads=1, head_dim=key.shape[1], max_positions=1, width="fixed", initial_width=1.0)
     return scorer((width * query)[None, None], (width * key)[None, None])[0, 0]
 
@@ -41,19 +46,29 @@ class KernelRegression:
     """
 
     def __init__(self, *, width: float = 1.0) -> None:
-        if width <= 0:
-            raise UsageError(f"width must be positive, not {width}")
+        check_number("width", width)
         self.width = width
+        self.x: Tensor | None = None
+        self.y: Tensor | None = None
 
     def fit(self, x: Tensor, y: Tensor, *, max_steps: int = 200) -> "KernelRegression":
-        """x [K] or [K, D], y [K] or [K, V]: set `width` and `leave_one_out_error`, starting from the present width."""
+        """x [K] or [K, D], y [K] or [K, V]: set `width` and `leave_one_out_error`, starting from the present width.
+
+        Raises `UsageError` for too few points, numbers that are none, and a width at which the error does not change.
+        """
         if len(x) < 3:
             raise UsageError(f"a width cannot be learned from {len(x)} points: give at least 3")
         self.x, self.y = x.double(), y.double()
+        if not (self.x.isfinite().all() and self.y.isfinite().all()):
+            raise UsageError("x and y must be finite numbers: leave out the points that are not")
         log_width = torch.tensor(float(self.width), dtype=torch.float64).log().requires_grad_()
         optimizer = torch.optim.LBFGS(
             [log_width], max_iter=max_steps, tolerance_grad=1e-10, tolerance_change=1e-14, line_search_fn="strong_wolfe"
         )
+
+        (slope,) = torch.autograd.grad(self.leave_one_out(log_width.exp()), log_width)
+        if slope == 0:
+            raise UsageError(f"at width {self.width:g} the error does not change: start nearer to 1 / distance")
 
         def closure() -> Tensor:
             optimizer.zero_grad()
@@ -68,10 +83,13 @@ class KernelRegression:
 
     def leave_one_out(self, width: Tensor) -> Tensor:
         """Mean squared error of each known value, predicted from all the others."""
-        others = ~torch.eye(len(self.x), dtype=torch.bool)
+        others = ~torch.eye(len(self.x), dtype=torch.bool, device=self.x.device)
         predicted = masked_softmax(kernel_scores(self.x, self.x, self.y, width), others) @ self.y
         return (predicted - self.y).square().mean()
 
     def predict(self, x: Tensor) -> Tensor:
-        """[Q] or [Q, D] -> [Q] or [Q, V], from the points of `fit`."""
-        return kernel_regression(x.double(), self.x, self.y, self.width).to(x.dtype)
+        """[Q] or [Q, D] -> [Q] or [Q, V], from the points of `fit`; in fp64 where x are whole numbers."""
+        if self.x is None or self.y is None:
+            raise UsageError("there are no points to predict from: call fit first")
+        predicted = kernel_regression(x.double(), self.x, self.y, self.width)
+        return predicted.to(x.dtype) if x.is_floating_point() else predicted

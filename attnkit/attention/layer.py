@@ -4,23 +4,22 @@ Shapes: B batch, N tokens, S source tokens, H query heads, G key-value heads, D 
 columns of a mapped key.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 
 from attnkit.attention.backends import Backend, eager_attention, widen
-from attnkit.attention.masks import build_mask, count_keys
+from attnkit.attention.calls import Sharing, check_call, check_sizes
+from attnkit.attention.masks import build_mask, count_keys, find_documents
 from attnkit.attention.normalizers import normalizers
 from attnkit.attention.patterns import WeighingPattern, patterns, shape_of_pattern
+from attnkit.attention.positions import Position, rotate
 from attnkit.attention.positions import positions as position_kinds
-from attnkit.attention.positions import rotate
 from attnkit.attention.scorers import PairwiseScorer, scorers
 from attnkit.attention.scorers.base import count_positions
-from attnkit.errors import UsageError
-
-Sharing = Literal["separate", "key_value", "query_key", "all"]
+from attnkit.errors import UsageError, check_count, check_number
 
 
 class SecondStream(NamedTuple):
@@ -35,7 +34,8 @@ class SecondStream(NamedTuple):
 class Attention(nn.Module):
     """output = normalize(score(query, key) + bias, allowed) · value, per head, between linear projections.
 
-    For self attention `forward(states)`, for cross attention `forward(states, source)`.
+    For self attention `forward(states)`, for cross attention `forward(states, source)`, and for pooling
+    `forward(query.expand(batch_size, 1, -1), states)` with a learned query.
 
     - `scorer`, `normalizer`, `pattern` and `position` are names of the registries, their `..._options` the arguments of
       the class behind the name. A position that is added to embeddings has no place here.
@@ -46,7 +46,7 @@ class Attention(nn.Module):
       match is itself: `attend_to_self=False` forbids it.
     - `bias` is that of the query, key and value projections, `output_bias` that of the last one (None: as `bias`).
 
-    Raises `UsageError` for an unknown name or option and for head counts that do not divide.
+    Raises `UsageError` for an unknown name or option, for head counts that do not divide and for such a position.
     """
 
     def __init__(
@@ -75,12 +75,9 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         num_key_value_heads = num_heads if num_key_value_heads is None else num_key_value_heads
-        if num_heads % num_key_value_heads:
-            raise UsageError(f"num_heads {num_heads} is no multiple of num_key_value_heads {num_key_value_heads}")
-        if head_dim is None and hidden_size % num_heads:
-            raise UsageError(f"hidden_size {hidden_size} is no multiple of num_heads {num_heads}: give head_dim")
-        if sharing in ("query_key", "all") and num_heads != num_key_value_heads:
-            raise UsageError(f"sharing {sharing!r} needs as many key-value heads as query heads")
+        check_sizes(hidden_size, num_heads, num_key_value_heads=num_key_value_heads, head_dim=head_dim, sharing=sharing)
+        check_count("max_positions", max_positions)
+        check_number("dropout", dropout, least=0, most=1)
         self.head_dim = hidden_size // num_heads if head_dim is None else head_dim
         self.num_key_value_groups = num_heads // num_key_value_heads  # the sdpa and flex functions read it
         self.is_causal = causal
@@ -101,6 +98,8 @@ class Attention(nn.Module):
         self.position = position_kinds[position](
             hidden_size=hidden_size, max_positions=max_positions, causal=causal, **shape, **(position_options or {})
         )
+        if type(self.position).embed is not Position.embed and not self.position.acts_on_scores:
+            raise UsageError(f"position {position!r} has no place in a layer: add its embed(positions) to the states")
 
     def forward(
         self,
@@ -113,7 +112,7 @@ class Attention(nn.Module):
         key_positions: Tensor | None = None,
         rotation: tuple[Tensor, Tensor] | None = None,
         bias: Tensor | None = None,
-        past: int | Tensor = 0,
+        past: int | Tensor | None = None,
         cache: Cache | None = None,
         segments: Tensor | None = None,
         second: SecondStream | None = None,
@@ -121,17 +120,26 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Tensor | None] | tuple[Tensor, Tensor | None, Tensor]:
         """[B, N, hidden] (and source [B, S, hidden]) -> [B, N, hidden] and, where the backend has them, the weights.
 
-        `mask` is a padding mask [B, S], or boolean and broadcasts to [B, H, N, keys]; without one the layer's own
-        pattern and causality hold. `positions` [B, N] and `source_positions` [B, S] count from 0 where none are given.
-        `rotation` and `bias` [1, H, N, keys] are those of a position that the layers of a model share; `past` tokens
-        are in the cache, which holds mapped keys, and `key_positions` [B, keys] are those of all tokens in it, counted
+        `mask` is a padding mask [B, keys], or boolean and broadcasts to [B, H, N, keys]. `positions` [B, N] and
+        `source_positions` [B, S] count from 0, or on from the cache, where none are given; where they restart inside a
+        row another document begins. `rotation` and `bias` [1, H, N, keys] are those of a position that the layers of a
+        model share. The cache holds mapped keys, and `key_positions` [B, keys] are those of all tokens in it, counted
         back from `positions` if not given. `segments` [B, N] are token types, for a position that tells them apart.
         With a `second` stream its outputs [B, P, hidden] come third.
+
+        A model says how many `past` tokens are in the cache, and that the mask it gives, or None, is all. Without that
+        number a layer is alone: it adds to the mask its own pattern, causality and documents, and raises `UsageError`
+        for what does not fit.
         """
+        padding = None
+        if past is None:
+            check_call(
+                self, states, source, mask=mask, positions=positions, source_positions=source_positions, cache=cache
+            )
+            past = 0 if cache is None else cache.get_seq_length(self.layer_idx)
+            padding = mask if isinstance(mask, Tensor) and mask.ndim == 2 else None
+            mask = self.own_mask(states, source, mask=mask, positions=positions, cache=cache)
         positions = past + count_positions(states) if positions is None else positions
-        padding = mask if isinstance(mask, Tensor) and mask.ndim == 2 else None
-        if mask is None or (isinstance(mask, Tensor) and mask.ndim == 2):
-            mask = self.own_mask(states, source, mask)
         rotation = self.position.rotation(positions) if rotation is None and source is None else rotation
         if source is None:
             key, value, width = self.self_keys(states, rotation, positions, cache, segments)
@@ -271,17 +279,32 @@ class Attention(nn.Module):
         """[B, N, heads · D] -> [B, heads, N, D]."""
         return states.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
-    def own_mask(self, states: Tensor, source: Tensor | None, padding: Tensor | None) -> Tensor | None:
-        """The mask that pattern, causality and padding [B, S] make; None where the causal flag says as much."""
+    def own_mask(
+        self,
+        states: Tensor,
+        source: Tensor | None,
+        *,
+        mask: Tensor | None,
+        positions: Tensor | None,
+        cache: Cache | None,
+    ) -> Tensor | None:
+        """The mask that pattern, causality, documents and padding [B, keys] make; None where the causal flag says as
+        much, and a mask of other sizes as it is."""
+        if mask is not None and not (isinstance(mask, Tensor) and mask.ndim == 2):
+            return mask
         if source is not None:
-            return build_mask("eager", states=states, attention_mask=padding, causal=False, num_keys=source.shape[1])
+            return build_mask("eager", states=states, attention_mask=mask, causal=False, num_keys=source.shape[1])
         return build_mask(
             "eager",
             states=states,
-            attention_mask=padding,
+            attention_mask=mask,
             causal=self.is_causal,
             pattern=self.pattern,
             attend_to_self=self.attend_to_self,
+            position_ids=positions,
+            documents=find_documents(positions, mask) if cache is None else None,
+            cache=cache,
+            layer_idx=self.layer_idx,
         )
 
     def extra_terms(

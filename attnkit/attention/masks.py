@@ -63,6 +63,7 @@ def build_mask(
     position_ids: Tensor | None = None,
     documents: Tensor | None = None,
     cache: Cache | None = None,
+    layer_idx: int = 0,
     num_keys: int | None = None,
 ) -> Tensor | None:
     """The mask of a layer in the form that `backend` takes.
@@ -76,8 +77,10 @@ def build_mask(
     batch_size, num_queries, device = states.shape[0], states.shape[1], states.device
     query_offset, key_offset, num_keys = 0, 0, num_queries if num_keys is None else num_keys
     if cache is not None:
-        query_offset = cache.get_query_offset()
-        num_keys, key_offset = cache.get_mask_sizes(num_queries, 0)
+        query_offset = cache.get_query_offset(layer_idx)
+        num_keys, key_offset = cache.get_mask_sizes(num_queries, layer_idx)
+    if documents is not None:
+        documents = documents.expand(batch_size, -1)
     functions: list[MaskFunction] = [causal_mask_function if causal else Full()]
     if pattern is not None and not isinstance(pattern, Full | LocalP):
         positions = pattern_positions(attention_mask, position_ids, documents, key_offset + num_keys)
@@ -86,7 +89,7 @@ def build_mask(
         functions.append(other_token)
     if documents is not None:
         documents = F.pad(documents, (0, max(0, num_keys - documents.shape[-1])), value=-1)  # of a cache, still empty
-        functions.append(same_document(documents.expand(batch_size, -1)))
+        functions.append(same_document(documents))
     plain = len(functions) == 1
     return MASKS[backend](
         batch_size=batch_size,

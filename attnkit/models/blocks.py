@@ -168,6 +168,7 @@ class Block(GradientCheckpointingLayer):
                 source,
                 positions=positions,
                 source_positions=source_positions,
+                past=past,
                 mask=source_mask,
                 cache=cache,
                 backend=backend,

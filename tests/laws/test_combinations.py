@@ -23,7 +23,7 @@ from parts import (
 from attnkit.attention import normalizers, scorers
 from attnkit.attention.choice import FASTEST_FIRST
 from attnkit.attention.patterns import WeighingPattern
-from attnkit.testing import outputs_and_gradients, same
+from attnkit.testing.layers import outputs_and_gradients, same
 
 SCORERS = variants("scorer")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -140,7 +140,7 @@ def test_weights_are_what_the_normalizer_promises(scorer: Part) -> None:
         if isinstance(layer.pattern, WeighingPattern):
             continue
         _, weights = layer(**inputs)
-        allowed = layer.own_mask(inputs["states"], inputs.get("source"), None)
+        allowed = layer.own_mask(inputs["states"], inputs.get("source"), mask=None, positions=None, cache=None)
         has_keys = 1.0 if allowed is None else allowed.any(-1).double()
         assert (weights >= 0).all(), use
         if layer.normalizer.cancels_query_term:  # they compete for a whole

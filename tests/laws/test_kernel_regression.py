@@ -58,10 +58,64 @@ def test_several_dimensions_and_values() -> None:
     torch.testing.assert_close(kernel_regression(x, x, y, 1e4), y, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("width", [0.0, 1e-6, 1.0, 1e3, 1e6])
+def test_constants_and_sums_stay_what_they_are(width: float) -> None:
+    """The prediction is a mean of the values, also where points are many widths apart."""
+    x, y, other = torch.rand(20, 3).double(), torch.rand(20).double(), torch.rand(20).double()
+    at = 3 * torch.rand(9, 3).double()
+    torch.testing.assert_close(kernel_regression(at, x, torch.full_like(y, 7.0), width), torch.full((9,), 7.0).double())
+    both = kernel_regression(at, x, torch.stack([y, other], dim=-1), width)
+    torch.testing.assert_close(both[:, 0], kernel_regression(at, x, y, width))
+    torch.testing.assert_close(both.sum(-1), kernel_regression(at, x, y + other, width))
+
+
+@pytest.mark.parametrize("dimensions", [1, 3])
+def test_a_planted_width_is_recovered(dimensions: int) -> None:
+    """Values that vary over a length have a width of its inverse: with points twice as far apart it is half as large,
+    whatever the unit of the values, the order of the points and the width to start from."""
+    x = torch.rand(60, dimensions).double() * 5
+    y = torch.sin(x).sum(-1) + 0.1 * torch.randn(60).double()
+    planted = KernelRegression().fit(x, y)
+    order = torch.randperm(60)
+    for points, values, start, factor in (
+        (2 * x, y, 1.0, 2.0),
+        (x / 100, y, 100.0, 0.01),
+        (x, 50 * y + 3, 1.0, 1.0),
+        (x[order], y[order], 3.0, 1.0),
+    ):
+        fitted = KernelRegression(width=start).fit(points, values)
+        assert fitted.width == pytest.approx(planted.width / factor, rel=1e-4)
+    finer = KernelRegression().fit(x, torch.sin(2 * x).sum(-1))
+    assert finer.width > planted.width
+
+
+def test_whole_numbers_are_points_too() -> None:
+    x, y = torch.arange(12), torch.arange(12) ** 2
+    predicted = KernelRegression().fit(x, y).predict(torch.tensor([3, 4]))
+    assert predicted.dtype == torch.float64
+    assert predicted.tolist() == pytest.approx([9, 16], abs=1)
+
+
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="do not fit"):
-        kernel_regression(torch.rand(5, 2), torch.rand(20, 3), torch.rand(20), 1.0)
+    x, y = torch.rand(20), torch.rand(20)
+    for arguments, said in (
+        ((torch.rand(5, 2), torch.rand(20, 3), y), r"x_query torch.float32 \[5, 2\] on cpu, .* do not fit"),
+        ((x.double(), x, y), "x_query torch.float64 .* do not fit"),
+        ((x, x, y[:9]), r"y torch.float32 \[9\] on cpu do not fit"),
+        ((x, torch.arange(20), y), r"x_key must be floating \[n\] or \[n, dimensions\], not torch.int64 \[20\]"),
+        ((torch.rand(2, 2, 2), x, y), r"x_query must be floating .* \[2, 2, 2\]"),
+        ((x, x, y, -1.0), "width must be at least 0 and finite, not -1"),
+        ((x, x, y, float("nan")), "width must be at least 0 and finite, not nan"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            kernel_regression(*arguments)
     with pytest.raises(ValueError, match="cannot be learned from 2 points"):
         KernelRegression().fit(torch.rand(2), torch.rand(2))
-    with pytest.raises(ValueError, match="width must be positive"):
+    with pytest.raises(ValueError, match="width must be more than 0 and finite, not 0"):
         KernelRegression(width=0)
+    with pytest.raises(ValueError, match="no points to predict from: call fit first"):
+        KernelRegression().predict(x)
+    with pytest.raises(ValueError, match="x and y must be finite numbers"):
+        KernelRegression().fit(x, y / 0)
+    with pytest.raises(ValueError, match=r"at width 1e\+06 the error does not change: start nearer"):
+        KernelRegression(width=1e6).fit(x, y)

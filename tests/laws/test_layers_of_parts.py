@@ -9,7 +9,7 @@ from parts import Part, attend, backends_for, build, is_pairwise, tokens, varian
 
 from attnkit.attention import Attention, PairwiseScorer, Scorer
 from attnkit.attention.pairwise import tiled_attention
-from attnkit.testing import outputs_and_gradients
+from attnkit.testing.layers import outputs_and_gradients
 
 PATTERNS, SCORERS = variants("pattern"), variants("scorer")
 

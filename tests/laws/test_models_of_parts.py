@@ -6,11 +6,11 @@ import torch
 from parts import FAMILIES, Combination, Part, covering_array, each_once, variants
 
 from attnkit.attention import PairwiseScorer, scorers
-from attnkit.testing import (
+from attnkit.testing import check_scorer
+from attnkit.testing.models import (
     MODEL_LAWS,
     build_model,
     cache_equals_one_pass,
-    check_scorer,
     generation_equals_forward,
     packed_equals_separate,
     padding_of_a_source,

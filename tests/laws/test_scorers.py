@@ -10,7 +10,7 @@ from parts import Part, variants
 import attnkit
 from attnkit.attention import scorers
 from attnkit.attention.scorers.maps import with_column, with_length, with_square
-from attnkit.testing import build_scorer
+from attnkit.testing.layers import build_scorer
 
 SCORERS = variants("scorer")
 

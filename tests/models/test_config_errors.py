@@ -11,7 +11,7 @@ from attnkit import AttnKitConfig, AttnKitForCausalLM
 from attnkit.attention import normalizers, patterns, positions, scorers
 from attnkit.errors import UsageError
 from attnkit.models.checks import option_types
-from attnkit.testing import build_model, sample_ids
+from attnkit.testing.models import build_model, sample_ids
 
 MISTAKES = {
     "unknown scorer 'cosin': did you mean 'cosine'": {"scorer": "cosin"},

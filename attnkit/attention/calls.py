@@ -1,0 +1,125 @@
+"""How a layer alone may be built and called: each mistake is one line, before anything is computed.
+
+Shapes: B batch, N tokens, S source tokens, H query heads.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, EncoderDecoderCache
+
+from attnkit.attention.patterns import Full
+from attnkit.errors import UsageError, check_count, nearest
+
+Sharing = Literal["separate", "key_value", "query_key", "all"]
+
+
+def check_sizes(
+    hidden_size: int, num_heads: int, *, num_key_value_heads: int, head_dim: int | None, sharing: str
+) -> None:
+    """Raise `UsageError` for sizes that do not divide, or do not go with the sharing of projections."""
+    given = {"hidden_size": hidden_size, "num_heads": num_heads, "num_key_value_heads": num_key_value_heads}
+    for name, count in (given if head_dim is None else given | {"head_dim": head_dim}).items():
+        check_count(name, count)
+    if num_heads % num_key_value_heads:
+        raise UsageError(f"num_heads {num_heads} is no multiple of num_key_value_heads {num_key_value_heads}")
+    if head_dim is None and hidden_size % num_heads:
+        raise UsageError(f"hidden_size {hidden_size} is no multiple of num_heads {num_heads}: give head_dim")
+    if sharing not in get_args(Sharing):
+        raise UsageError(f"unknown sharing {sharing!r}: {nearest(sharing, get_args(Sharing))}")
+    if sharing in ("query_key", "all") and num_heads != num_key_value_heads:
+        raise UsageError(f"sharing {sharing!r} needs as many key-value heads as query heads")
+
+
+def check_call(layer: Any, states: Tensor, source: Tensor | None, *, cache: Cache | None, **given: Any) -> None:
+    """Raise `UsageError` for tensors that do not fit the layer or each other. `given` are `mask`, `positions` and
+    `source_positions`, or None."""
+    problems = state_problems(layer, "states", states)
+    if source is not None:
+        problems = [*problems, *state_problems(layer, "source", source), *source_problems(layer, states, source, cache)]
+    problem = next(iter(problems), None)
+    if problem is None:
+        keys = states if source is None else source
+        num_keys = keys.shape[1]
+        if cache is not None and source is None:
+            num_keys += cache.get_seq_length(layer.layer_idx)
+        problem = next(call_problems(layer, states, source, num_keys=num_keys, **given), None)
+    if problem is not None:
+        raise UsageError(problem)
+
+
+def state_problems(layer: Any, name: str, states: Any) -> Iterator[str]:
+    """What is wrong with states [B, N, hidden]."""
+    weight = layer.q_proj.weight
+    width = weight.shape[-1]
+    if not isinstance(states, Tensor) or states.ndim != 3:
+        got = list(states.shape) if isinstance(states, Tensor) else type(states).__name__
+        yield f"{name} must be a tensor [batch, tokens, {width}], not {got}"
+    elif states.shape[-1] != width:
+        yield f"{name} have width {states.shape[-1]}, and the layer has hidden_size {width}"
+    elif states.device != weight.device:
+        yield f"{name} are on device {states.device} and the layer on {weight.device}: move one with .to()"
+    elif states.dtype != weight.dtype and not torch.is_autocast_enabled(states.device.type):
+        yield f"{name} are {states.dtype} and the layer {weight.dtype}: convert one with .to(), or use autocast"
+
+
+def source_problems(layer: Any, states: Tensor, source: Tensor, cache: Any) -> Iterator[str]:
+    """What a layer with a source would leave out."""
+    if states.shape[0] != source.shape[0]:
+        yield f"states have {states.shape[0]} rows and the source {source.shape[0]}: give as many"
+    if cache is not None and not isinstance(cache, EncoderDecoderCache):
+        yield f"with a source the cache must be an EncoderDecoderCache, not {type(cache).__name__}"
+    place = torch.zeros(1, 1, dtype=torch.long, device=states.device)
+    for key, used in {
+        "pattern": not isinstance(layer.pattern, Full),
+        "causal": layer.is_causal,
+        "attend_to_self": not layer.attend_to_self,
+        "position": layer.position.rotation(place) is not None,
+    }.items():
+        if used:
+            yield f"{key} is for tokens among themselves: build the layer that reads a source without it"
+
+
+def call_problems(
+    layer: Any,
+    states: Tensor,
+    source: Tensor | None,
+    *,
+    num_keys: int,
+    mask: Any,
+    positions: Tensor | None,
+    source_positions: Tensor | None,
+) -> Iterator[str]:
+    """What is wrong with the mask and the positions, or with the number of tokens."""
+    batch_size, num_queries = states.shape[:2]
+    if isinstance(mask, Tensor):
+        yield from mask_problems(mask, (batch_size, layer.scorer.num_heads, num_queries, num_keys), states.dtype)
+    for name, places, of in (("positions", positions, states), ("source_positions", source_positions, source)):
+        if places is None:
+            continue
+        if of is None:
+            yield f"{name} need a source"
+        elif places.ndim != 2 or places.shape[0] not in (1, batch_size) or places.shape[1] != of.shape[1]:
+            yield f"{name} must be [{batch_size} or 1, {of.shape[1]}], not {list(places.shape)}"
+        elif places.is_floating_point() or places.dtype == torch.bool:
+            yield f"{name} must be whole numbers, not {places.dtype}"
+    limit, longest = layer.scorer.max_trained, max(num_queries, num_keys)
+    if limit is not None and longest > limit:
+        yield f"{longest} tokens, but {type(layer.scorer).__name__} has {limit} positions: raise max_positions"
+
+
+def mask_problems(mask: Tensor, sizes: tuple[int, int, int, int], dtype: torch.dtype) -> Iterator[str]:
+    """What is wrong with a padding mask [B, keys], or one that broadcasts to `sizes`, [B, H, N, keys]."""
+    padding = (sizes[0], sizes[-1])
+    if mask.ndim not in (2, 4):
+        yield f"mask must be a padding mask {list(padding)} or broadcast to {list(sizes)}, not {list(mask.shape)}"
+    elif mask.ndim == 2 and mask.shape != padding:
+        yield f"a padding mask must be {list(padding)} [batch, keys], not {list(mask.shape)}"
+    elif mask.ndim == 2 and mask.is_floating_point():
+        yield f"a padding mask must be boolean, or 1 for tokens and 0 for padding, not {mask.dtype}"
+    elif mask.ndim == 4 and any(got not in (1, size) for got, size in zip(mask.shape, sizes, strict=True)):
+        yield f"a mask must broadcast to {list(sizes)} [batch, heads, tokens, keys], not {list(mask.shape)}"
+    elif mask.ndim == 4 and mask.dtype not in (torch.bool, dtype):
+        yield f"a mask must be boolean (True: may meet), or {dtype} to be added to scores, not {mask.dtype}"

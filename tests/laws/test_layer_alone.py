@@ -1,0 +1,170 @@
+"""`Attention` outside of a model: every use of it, and one line for each way to call it wrongly."""
+
+from typing import Any
+
+import pytest
+import torch
+from parts import Part, attend, build, tokens, variants
+from transformers import DynamicCache, EncoderDecoderCache
+
+from attnkit.attention import Attention, positions
+from attnkit.errors import UsageError
+from attnkit.testing.layers import same
+
+IN_LAYERS = [part for part in variants("position") if positions[part.name].acts_on_scores or part.name == "none"]
+ORDERS = [{"pattern": part} for part in variants("pattern")] + [{"position": part} for part in IN_LAYERS]
+
+of_each_order = pytest.mark.parametrize("order", ORDERS, ids=lambda order: str(*order.values()))
+
+
+@torch.no_grad()
+@of_each_order
+def test_documents_of_one_row_are_told_apart_by_their_positions(order: dict[str, Part]) -> None:
+    states = tokens(2, 9)
+    packed = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]])
+    for causal in (True, False):
+        layer = build(**order, causal=causal).eval()
+        alone = torch.cat([layer(piece)[0] for piece in states.split([4, 5], dim=1)], dim=1)
+        for mask in (None, torch.ones(2, 9, dtype=torch.bool)):
+            same(layer(states, positions=packed, mask=mask)[0], alone, f"packed, causal {causal}")
+
+
+@torch.no_grad()
+@of_each_order
+def test_a_cache_needs_nothing_else(order: dict[str, Part]) -> None:
+    """Of two layers, one after the other, in pieces of one and more tokens."""
+    layers = [build(**order, causal=True, layer_idx=index).eval() for index in range(2)]
+
+    def run(states: torch.Tensor, cache: DynamicCache | None = None) -> torch.Tensor:
+        for layer in layers:
+            states, _ = layer(states, cache=cache)
+        return states
+
+    states, cache = tokens(2, 9), DynamicCache()
+    pieces = [run(piece, cache) for piece in states.split([3, 1, 1, 4], dim=1)]
+    same(torch.cat(pieces, dim=1), run(states), "with a cache")
+
+
+def test_pooling_by_a_learned_query() -> None:
+    """A query of its own reads all tokens but the padding."""
+    layer, query = build(), torch.nn.Parameter(tokens(1, 1))
+    changed, mask = tokens(), (torch.arange(7) < 5).expand(2, -1)
+    changed[:, 5:] += 3
+    for backend in ("eager", "sdpa"):
+        pooled, other = (
+            layer(query.expand(2, 1, -1), source, mask=mask, backend=attend(backend))[0]
+            for source in (tokens(), changed)
+        )
+        assert pooled.shape == (2, 1, 24)
+        same(other, pooled, "padding")
+        pooled.sum().backward()
+        assert query.grad.abs().max() > 0
+
+
+@torch.no_grad()
+def test_a_source_is_read_once() -> None:
+    layer, cache = build().eval(), EncoderDecoderCache(DynamicCache(), DynamicCache())
+    states, source = tokens(), tokens(2, 5).flip(-1)
+    mask = torch.ones(2, 5, dtype=torch.bool)
+    mask[0, 3:] = False
+    output, weights = layer(states, source, mask=mask)
+    assert weights.shape == (2, 4, 7, 5)
+    assert (weights[0, ..., 3:] == 0).all()
+    for piece, expected in zip(states.split(1, dim=1), output.split(1, dim=1), strict=True):
+        same(layer(piece, source, mask=mask, cache=cache)[0], expected, "a source in a cache")
+
+
+def test_sizes_that_no_layer_has() -> None:
+    for sizes, said in (
+        ({"num_heads": 5}, "hidden_size 24 is no multiple of num_heads 5: give head_dim"),
+        ({"num_heads": 4, "num_key_value_heads": 3}, "num_heads 4 is no multiple of num_key_value_heads 3"),
+        ({"num_heads": 4, "num_key_value_heads": 2, "sharing": "all"}, "needs as many key-value heads as query heads"),
+        ({"num_heads": 4, "position": "learned"}, r"'learned' has no place in a layer: add its embed\(positions\) to"),
+        ({"num_heads": 4, "scorer": "cosin"}, "unknown scorer 'cosin': did you mean 'cosine'"),
+        ({"num_heads": 0}, "num_heads must be at least 1, not 0"),
+        ({"num_heads": 4, "sharing": "none"}, "unknown sharing 'none': allowed: all, key_value, query_key, separate"),
+        ({"num_heads": 4, "dropout": 1.5}, "dropout must be at least 0 and at most 1, not 1.5"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            Attention(24, **sizes)
+
+
+X, SOURCE = tokens(), tokens(2, 5)
+BOTH = (X, SOURCE)
+CALLS: list[tuple[dict[str, Any], tuple[torch.Tensor, ...], dict[str, Any], str]] = [
+    ({}, (X[0],), {}, r"states must be a tensor \[batch, tokens, 24\], not \[7, 24\]"),
+    ({}, (X[..., :16],), {}, "states have width 16, and the layer has hidden_size 24"),
+    ({}, (X.float(),), {}, r"states are torch.float32 and the layer torch.float64: convert one with \.to\(\)"),
+    ({}, (X.to("meta"),), {}, r"states are on device meta and the layer on cpu: move one with \.to\(\)"),
+    ({}, (X.tolist(),), {}, "states must be a tensor .*, not list"),
+    ({}, (X, SOURCE[..., :9]), {}, "source have width 9"),
+    ({}, (X, SOURCE[:1]), {}, "states have 2 rows and the source 1: give as many"),
+    (
+        {"pattern": Part("causal")},
+        (X, SOURCE),
+        {},
+        "pattern is for tokens among themselves: build the layer",
+    ),
+    ({"causal": True}, BOTH, {}, "causal is for tokens among themselves"),
+    ({"position": Part("rope")}, BOTH, {}, "position is for tokens among themselves"),
+    ({"attend_to_self": False}, BOTH, {}, "attend_to_self is for tokens among themselves"),
+    ({}, BOTH, {"cache": DynamicCache()}, "the cache must be an EncoderDecoderCache, not DynamicCache"),
+    ({}, (X,), {"mask": torch.ones(2, 5).bool()}, r"a padding mask must be \[2, 7\] \[batch, keys\], not \[2, 5\]"),
+    (
+        {},
+        (X, SOURCE),
+        {"mask": torch.ones(2, 7).bool()},
+        r"a padding mask must be \[2, 5\] \[batch, keys\], not \[2, 7\]",
+    ),
+    ({}, (X,), {"mask": torch.zeros(2, 7)}, "must be boolean, or 1 for tokens and 0 for padding, not torch.float32"),
+    (
+        {},
+        (X,),
+        {"mask": torch.ones(2, 7, 7).bool()},
+        r"a padding mask \[2, 7\] or broadcast to \[2, 4, 7, 7\], not",
+    ),
+    ({}, (X,), {"mask": torch.ones(2, 1, 7, 5).bool()}, r"must broadcast to \[2, 4, 7, 7\] .*, not \[2, 1, 7, 5\]"),
+    ({}, (X,), {"mask": torch.ones(2, 3, 7, 7).bool()}, r"must broadcast to \[2, 4, 7, 7\] .*, not \[2, 3, 7, 7\]"),
+    (
+        {},
+        (X,),
+        {"mask": torch.ones(2, 1, 7, 7).long()},
+        r"may meet\), or torch.float64 to be added .*, not torch.int64",
+    ),
+    ({}, (X,), {"positions": torch.arange(7)}, r"positions must be \[2 or 1, 7\], not \[7\]"),
+    ({}, (X,), {"positions": torch.arange(5)[None]}, r"positions must be \[2 or 1, 7\], not \[1, 5\]"),
+    ({}, (X,), {"positions": torch.rand(1, 7)}, "positions must be whole numbers, not torch.float32"),
+    ({}, (X,), {"source_positions": torch.arange(7)[None]}, "source_positions need a source"),
+    (
+        {},
+        (X, SOURCE),
+        {"source_positions": torch.arange(7)[None]},
+        r"source_positions must be \[2 or 1, 5\], not \[1, 7\]",
+    ),
+    (
+        {"scorer": Part("location")},
+        (tokens(2, 40),),
+        {},
+        "40 tokens, but Location has 32 positions: raise",
+    ),
+]
+
+
+@pytest.mark.parametrize(("parts", "inputs", "given", "said"), CALLS, ids=[call[-1] for call in CALLS])
+def test_what_does_not_fit_is_one_line(
+    parts: dict[str, Any], inputs: tuple[torch.Tensor, ...], given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said) as error:
+        build(**parts)(*inputs, **given)
+    assert "\n" not in str(error.value)
+
+
+def test_a_mask_may_be_added_to_scores() -> None:
+    """And autocast converts states as it does in every layer."""
+    boolean = torch.ones(2, 1, 7, 7, dtype=torch.bool).tril()
+    added = torch.zeros(2, 1, 7, 7, dtype=torch.float64).masked_fill(~boolean, float("-inf"))
+    for backend in ("eager", "sdpa", "pairwise"):
+        layer = build().eval()
+        same(layer(X, mask=added, backend=attend(backend))[0], layer(X, mask=boolean)[0], "an added mask")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert build(dtype=torch.float32)(X.bfloat16())[0].dtype == torch.bfloat16
