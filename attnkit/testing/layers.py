@@ -95,8 +95,8 @@ def maps_keep_type_and_device(name: str, options: dict[str, Any]) -> None:
                 f"map_{word} makes {states.dtype} of {dtype}: give back the type of the {word}"
             )
         score = scorer(query, key) + 0 * (query.sum() + key.sum())
-        score.sum().backward()
-        finite = all(tensor.isfinite().all() for tensor in (score, query.grad, key.grad))
+        gradients = torch.autograd.grad(score.sum(), (query, key))
+        finite = all(tensor.isfinite().all() for tensor in (score, *gradients))
         assert finite, f"scores or gradients of vectors of length 0 are not finite in {dtype}"
     scorer.to("meta").map_query(query.to("meta"), places.to("meta"))  # fails where a tensor is made on the CPU
     scorer.map_key(key.to("meta"), places.to("meta"))
@@ -138,10 +138,10 @@ def query_and_key_learn(name: str, options: dict[str, Any]) -> None:
     scorer = build_scorer(name, options).eval()
     query, key = (states.requires_grad_() for states in query_and_key())
     score = scorer(query, key) + 0 * (query.sum() + key.sum())
-    (score * torch.randn_like(score)).sum().backward()
-    for word, states, moved in (("query", query, (query + 1, key)), ("key", key, (query, key + 1))):
+    gradients = torch.autograd.grad((score * torch.randn_like(score)).sum(), (query, key))
+    for word, moved, gradient in zip(("query", "key"), ((query + 1, key), (query, key + 1)), gradients, strict=True):
         counts = not torch.equal(scorer(*moved), score)
-        assert not counts or states.grad.abs().max() > 0, f"the {word} counts, but no gradient reaches it"
+        assert not counts or gradient.abs().max() > 0, f"the {word} counts, but no gradient reaches it"
 
 
 def parameters_are_set(name: str, options: dict[str, Any]) -> None:
@@ -211,11 +211,11 @@ LAYER_LAWS = (
     scores_are_of_one_query_and_one_key,
     attention_has_the_scores_of_forward,
     maps_keep_type_and_device,
-    half_precision_is_as_good_as_that_of_scaled_dot,
     query_and_key_learn,
     parameters_learn,
     parameters_are_set,
     backends_agree,
+    half_precision_is_as_good_as_that_of_scaled_dot,
     nothing_leaks,
     empty_rows_are_zero,
     graph_is_whole,

@@ -42,7 +42,7 @@ def sample_ids(num_tokens: int = 11) -> Tensor:
 
 @torch.no_grad()
 def cache_equals_one_pass(**fields: Any) -> None:
-    """Tokens given with a cache, one by one and several at once, have the logits of one pass, padding among them too. It
+    """Tokens given with a cache, one by one and several at once, have the logits of one pass, also among padding. It
     holds keys and values of the width of a head."""
     model, ids = build_model(**fields), sample_ids()
     padded = torch.ones_like(ids)

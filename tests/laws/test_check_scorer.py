@@ -155,7 +155,7 @@ FAULTS = {
     ),
     "the last position": (
         key(lambda self, key, at: key * (at / (at.max() + 1))[:, None, :, None].to(key.dtype)),
-        "depend",
+        "decoding with a cache",
     ),
 }
 

@@ -70,9 +70,9 @@ def test_constants_and_sums_stay_what_they_are(width: float) -> None:
 
 
 @pytest.mark.parametrize("dimensions", [1, 3])
-def test_a_planted_width_is_recovered(dimensions: int) -> None:
-    """Values that vary over a length have a width of its inverse: with points twice as far apart it is half as large,
-    whatever the unit of the values, the order of the points and the width to start from."""
+def test_the_width_goes_with_the_inverse_of_distances(dimensions: int) -> None:
+    """With points twice as far apart the width is half as large, whatever the unit of the values, the order of the
+    points and the width to start from."""
     x = torch.rand(60, dimensions).double() * 5
     y = torch.sin(x).sum(-1) + 0.1 * torch.randn(60).double()
     planted = KernelRegression().fit(x, y)
@@ -85,8 +85,6 @@ def test_a_planted_width_is_recovered(dimensions: int) -> None:
     ):
         fitted = KernelRegression(width=start).fit(points, values)
         assert fitted.width == pytest.approx(planted.width / factor, rel=1e-4)
-    finer = KernelRegression().fit(x, torch.sin(2 * x).sum(-1))
-    assert finer.width > planted.width
 
 
 def test_whole_numbers_are_points_too() -> None:
