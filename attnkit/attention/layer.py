@@ -213,7 +213,7 @@ class Attention(nn.Module):
 
     def map_key(self, key: Tensor, positions: Tensor, segments: Tensor | None = None) -> Tensor:
         """[B, G, N, D] -> [B, G, N, M + C]."""
-        mapped = self.scorer.widen_key(self.scorer.map_key(key, positions))
+        mapped = self.scorer.widen_key(self.scorer.map_key(key, positions), positions)
         return join([mapped, self.position.map_key(positions, mapped.dtype, segments)])
 
     def self_keys(
@@ -266,8 +266,8 @@ class Attention(nn.Module):
         mapped = cached[..., :width] if width <= self.head_dim else self.scorer.map_key(cached, positions)
         distance = self.position.map_key(positions, mapped.dtype)
         if not alone or isinstance(self.scorer, PairwiseScorer):
-            return join([self.scorer.widen_key(mapped), distance]), None
-        columns = [part for part in (self.scorer.key_columns(mapped), distance) if part is not None]
+            return join([self.scorer.widen_key(mapped, positions), distance]), None
+        columns = [part for part in (self.scorer.key_columns(mapped, positions), distance) if part is not None]
         return mapped, join(columns) if columns else None
 
     def project(self, states: Tensor) -> tuple[Tensor, Tensor]:

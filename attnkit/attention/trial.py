@@ -140,11 +140,11 @@ def try_scorer(scorer: Scorer, shape: dict[str, Any]) -> None:
     expect(mapped_query, "map_query", "B H Q M", [ROWS, heads, num_queries, None])
     mapped_key = scorer.map_key(key, key_places.expand(ROWS, -1))
     columns = None if own_pair else mapped_query.shape[-1]
-    if (further := scorer.key_columns(mapped_key)) is not None:
+    if (further := scorer.key_columns(mapped_key, key_places.expand(ROWS, -1))) is not None:
         expect(further, "key_columns", "B G K C", [ROWS, groups, num_keys, None])
         columns = None if own_pair else columns - further.shape[-1]
     expect(mapped_key, "map_key", "B G K M", [ROWS, groups, num_keys, columns])
-    mapped_key = scorer.widen_key(mapped_key)
+    mapped_key = scorer.widen_key(mapped_key, key_places.expand(ROWS, -1))
     scores = [ROWS, heads, num_queries, num_keys]
     expect(scorer.pair(mapped_query, repeat_heads(mapped_key, heads)), "pair", "B H Q K", scores)
     if (term := scorer.query_term(query)) is not None:

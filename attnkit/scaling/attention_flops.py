@@ -128,7 +128,7 @@ class Layer:
         num_keys = self.new_keys or 1  # one of them shows what all are like
         key_places, of_key = places(self.keys - num_keys, num_keys), (self.batch, groups, num_keys, width)
         scorer, position = self.scorer, self.position
-        mapped_key = cost_of(lambda it: scorer.widen_key(scorer.map_key(it, key_places)), *of_key)
+        mapped_key = cost_of(lambda it: scorer.widen_key(scorer.map_key(it, key_places), key_places), *of_key)
         distance_key = cost_of(lambda it: position.map_key(key_places, it.dtype), *of_key)
         if not self.new_keys:
             mapped_key, distance_key = (replace(cost, forward=0, backward=0) for cost in (mapped_key, distance_key))
@@ -152,13 +152,12 @@ class Layer:
 
     def reading_work(self, groups: int, width: int) -> int:
         """FLOPs of the further columns of keys from a cache, or of the map of keys that it could not hold mapped."""
-        scorer, of_key = self.scorer, (self.batch, groups, self.held_keys)
+        scorer, of_key, at = self.scorer, (self.batch, groups, self.held_keys), places(0, self.keys)
         mapped = cost_of(lambda it: scorer.map_key(it, places(0, self.held_keys)), *of_key, width)
         if mapped.width <= width:
-            return cost_of(scorer.widen_key, *of_key, mapped.width).forward
-        at = places(0, self.keys)
+            return cost_of(lambda it: scorer.widen_key(it, at[:, : self.held_keys]), *of_key, mapped.width).forward
         return cost_of(
-            lambda it: scorer.widen_key(scorer.map_key(it, at)), self.batch, groups, self.keys, width
+            lambda it: scorer.widen_key(scorer.map_key(it, at), at), self.batch, groups, self.keys, width
         ).forward
 
     def score_work(self, costs: tuple[Cost, ...]) -> tuple[Work, Work, bool]:

@@ -354,7 +354,7 @@ def cached_numbers(config: FilledConfig, scorer: tuple[str, dict]) -> int:
     width, position = config.head_dim, build_position(config, causal=True, in_layer=True)
     if position.reads_segments:
         shape, part = (1, config.num_key_value_heads, 1, width), build_scorer(config, *scorer)
-        width = cost_of(lambda it: part.widen_key(part.map_key(it, places(0, 1))), *shape).width
+        width = cost_of(lambda it: part.widen_key(part.map_key(it, places(0, 1)), places(0, 1)), *shape).width
         width += cost_of(lambda it: position.map_key(places(0, 1), it.dtype), *shape).width
     return config.num_key_value_heads * (width + config.head_dim)
 

@@ -21,8 +21,8 @@ class Scorer(nn.Module, ABC):
     score(q, k) = scale · ⟨map_query(q), [k', key_columns(k')]⟩ + query_term(q),  k' = map_key(k)
 
     Because the map of a key does not depend on the query, such a score runs on every attention backend and a cache may
-    hold mapped keys. What a mapped key says by itself, as its norm, belongs in the further columns, which no cache
-    holds. The query term moves all scores of a query alike, so softmax cancels it.
+    hold mapped keys. What a mapped key, or its position, says by itself belongs in the further columns, which no
+    cache holds. The query term moves all scores of a query alike, so softmax cancels it.
     """
 
     scale: float = 1.0
@@ -67,13 +67,15 @@ class Scorer(nn.Module, ABC):
         mapped, and all of them are mapped for each new token."""
         return key
 
-    def key_columns(self, mapped_key: Tensor) -> Tensor | None:
-        """[B, G, K, M] -> C further columns [B, G, K, C], which the last ones of the mapped query multiply."""
+    def key_columns(self, mapped_key: Tensor, positions: Tensor) -> Tensor | None:
+        """[B, G, K, M] and positions [B, K] -> C further columns [B, G, K, C], which the last ones of the mapped query
+        multiply."""
         return None
 
-    def widen_key(self, mapped_key: Tensor) -> Tensor:
-        """[B, G, K, M] -> [B, G, K, M + C], with the further columns. A class may define it where that is faster."""
-        columns = self.key_columns(mapped_key)
+    def widen_key(self, mapped_key: Tensor, positions: Tensor) -> Tensor:
+        """[B, G, K, M] and positions [B, K] -> [B, G, K, M + C], with the further columns. A class may define it where
+        that is faster."""
+        columns = self.key_columns(mapped_key, positions)
         return mapped_key if columns is None else torch.cat([mapped_key, columns], dim=-1)
 
     def query_term(self, query: Tensor) -> Tensor | None:
@@ -123,7 +125,7 @@ class Scorer(nn.Module, ABC):
         )
         key_positions = count_positions(key) if key_positions is None else key_positions.reshape(-1, key.shape[2])
         mapped_query = self.map_query(query, query_positions)
-        mapped_key = self.widen_key(self.map_key(key, key_positions))
+        mapped_key = self.widen_key(self.map_key(key, key_positions), key_positions)
         score = self.scale * self.pair(mapped_query, repeat_heads(mapped_key, mapped_query.shape[1]))
         query_term = self.query_term(query)
         return score if query_term is None else score + query_term

@@ -134,7 +134,7 @@ class Gaussian(Scorer):
     def map_key(self, key: Tensor, positions: Tensor) -> Tensor:
         return self.measured(key)
 
-    def key_columns(self, mapped_key: Tensor) -> Tensor:
+    def key_columns(self, mapped_key: Tensor, positions: Tensor) -> Tensor:
         if self.width == "per_dimension":
             wide = mapped_key.to(wide_dtype(mapped_key.dtype))
             precision = self.precision(wide).squeeze(1).unflatten(0, (mapped_key.shape[1], -1))
@@ -144,10 +144,10 @@ class Gaussian(Scorer):
         # Half precision cannot hold a square: it travels as a high and a low part.
         return in_parts(square, mapped_key.dtype, (0, 1))
 
-    def widen_key(self, mapped_key: Tensor) -> Tensor:
+    def widen_key(self, mapped_key: Tensor, positions: Tensor) -> Tensor:
         if self.width != "per_dimension" and is_wide(mapped_key.dtype):
             return with_square(mapped_key)
-        return super().widen_key(mapped_key)
+        return super().widen_key(mapped_key, positions)
 
     def query_term(self, query: Tensor) -> Tensor:
         weighted = query = self.measured(query)

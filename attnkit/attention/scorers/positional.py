@@ -46,8 +46,10 @@ class Location(Scorer):
         return torch.cat([query, torch.ones_like(query[..., :1])], dim=-1)
 
     def map_key(self, key: Tensor, positions: Tensor) -> Tensor:
-        # Joined after the choice of rows: a new token must not copy those of all positions.
-        return torch.cat([at_positions(rows, positions, key) for rows in (self.weight, self.offset[..., None])], dim=-1)
+        return at_positions(self.weight, positions, key)
+
+    def key_columns(self, mapped_key: Tensor, positions: Tensor) -> Tensor:
+        return at_positions(self.offset[..., None], positions, mapped_key)
 
 
 @scorers.register("static")
