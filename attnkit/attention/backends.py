@@ -16,9 +16,9 @@ from transformers import AttentionInterface
 from transformers.integrations.flex_attention import flex_attention_forward
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from attnkit.attention.cpu_kernel import cpu_attention, takes
 from attnkit.attention.pairwise import tiled_attention
 from attnkit.attention.scorers.base import PairwiseScorer, Scorer, repeat_heads, scaled_pair
-from attnkit.attention.unequal import takes, unequal_attention
 from attnkit.errors import UsageError
 
 Backend = Callable[..., tuple[Tensor, Tensor | None]]
@@ -98,9 +98,9 @@ def pair_scores(scorer: Scorer, query: Tensor, key: Tensor, *, scaling: float, d
 def fused(kernel: Backend) -> Backend:
     """Let a fused dot-product kernel of transformers compute what reduces to one.
 
-    A sink becomes one more key without a value. Keys and values of unequal width, with which a kernel falls to a path
-    that is three times as slow and holds all scores, go to a kernel of our own on a CPU; elsewhere, and where that one
-    does not take them, zeros give them one width.
+    A sink becomes one more key without a value. Plain dot products are the kernel's to the bit. On a CPU mapped queries
+    and keys go to a kernel of our own; elsewhere, and where that one does not take them, zeros give keys and values one
+    width, as with unequal widths a kernel falls to a path that is three times as slow and holds all scores.
     """
 
     @wraps(kernel)
@@ -138,9 +138,11 @@ def fused(kernel: Backend) -> Backend:
         if kernel is flex_attention_forward:
             kwargs, attention_mask = bias_of_each_row(module, query, key, attention_mask, kwargs=kwargs)
         kwargs, attention_mask = merge_bias(kwargs, attention_mask)
-        if kernel is sdpa_attention_forward and not alone and takes(query, key, value, attention_mask, **kwargs):
+        mapped = query.shape[-1] != value_width or not module.scorer.is_plain
+        own = mapped and not alone and kernel is sdpa_attention_forward
+        if own and takes(query, key, value, attention_mask, **kwargs):
             causal = module.is_causal and attention_mask is None
-            output = unequal_attention(query, key, value, attention_mask, scaling=kwargs["scaling"], causal=causal)
+            output = cpu_attention(query, key, value, attention_mask, scaling=kwargs["scaling"], causal=causal)
             return output[:, 1:] if added_row else output, None
         if not alone:  # copying all values takes longer than one query's scores
             width = max(query.shape[-1], value_width)

@@ -6,9 +6,9 @@ The reference runs before each candidate, round after round, so that a drift of 
 printed is the median of the ratios, and whether it keeps its limit. Time is that of the process on the processor, with
 one thread: what else runs on the machine matters little to it.
 
-What is mapped to another width than that of values goes to attnkit's own kernel for CPUs, which is faster than torch's:
-"sdpa of 65 columns" and of 128 are what such a score would take of torch's kernel, padded, with all maps free. The line
-"one matrix" is what a score adds that multiplies tokens by a matrix of each head: three products of both.
+What is mapped goes to attnkit's own kernel for CPUs, which is faster than torch's: "sdpa of 65 columns" and of 128 are
+what such a score would take of torch's kernel, padded, with all maps free. The line "one matrix" is what a score adds
+that multiplies tokens by a matrix of each head: three products of both.
 """
 
 import argparse

@@ -58,6 +58,11 @@ class Scorer(nn.Module, ABC):
         """Options with which the score starts nearest to q · k / √d, where its defaults aim at something else."""
         return {}
 
+    @property
+    def is_plain(self) -> bool:
+        """Neither queries nor keys are mapped, so that the score is a multiple of their dot product."""
+        return type(self).map_query is Scorer.map_query and type(self).map_key is Scorer.map_key
+
     def map_query(self, query: Tensor, positions: Tensor) -> Tensor:
         """[B, H, Q, D] and positions [B, Q] -> [B, H, Q, M + C]."""
         return query

@@ -1,4 +1,4 @@
-"""The kernel for keys and values of unequal width computes what `sdpa` computes of padded ones, where there is one."""
+"""The kernel for mapped queries and keys on CPUs computes what torch's kernel does, where there is one."""
 
 import logging
 from collections.abc import Iterator
@@ -11,13 +11,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attnkit.attention import Attention
 from attnkit.attention.backends import BACKENDS, eager_attention
-from attnkit.attention.unequal import library, takes, unequal_attention
+from attnkit.attention.cpu_kernel import cpu_attention, library, takes
 
 SIZES = [  # queries, keys, width, value width, key-value heads, causal, masked: tiles are whole, cut, one, many
     (384, 384, 65, 64, 4, True, False),
     (301, 301, 5, 17, 2, True, False),
     (300, 517, 130, 33, 1, False, True),
     (7, 100, 1, 64, 4, False, False),
+    (200, 200, 64, 64, 4, True, False),
 ]
 
 
@@ -52,7 +53,7 @@ def definition(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None
 def test_it_computes_attention(size: tuple[Any, ...], dtype: torch.dtype) -> None:
     states, allowed = sample(size, dtype)
     assert takes(*states, allowed)
-    ours = unequal_attention(*states, allowed, scaling=0.3, causal=size[5])
+    ours = cpu_attention(*states, allowed, scaling=0.3, causal=size[5])
     expected = definition(*states, allowed, causal=size[5])
     weights = torch.randn_like(expected)
     tolerance = {torch.float64: 1e-9, torch.float32: 2e-5}[dtype]
@@ -66,7 +67,7 @@ def test_numbers_that_are_none_stay_none() -> None:
     for number in (float("nan"), float("inf")):
         query = states[0].detach().clone()
         query[0, 0, 5, 0] = number
-        output = unequal_attention(query, *states[1:], None, scaling=1.0, causal=True)
+        output = cpu_attention(query, *states[1:], None, scaling=1.0, causal=True)
         assert output[0, 5, 0].isnan().all()
         assert output[0, :5].isfinite().all()
 
@@ -74,7 +75,7 @@ def test_numbers_that_are_none_stay_none() -> None:
 def test_large_scores_do_not_overflow() -> None:
     states, _ = sample((40, 40, 5, 4, 4, True, False), torch.float32)
     states = [states[0] * 1000, *states[1:]]
-    output = unequal_attention(*states, None, scaling=0.3, causal=True)
+    output = cpu_attention(*states, None, scaling=0.3, causal=True)
     torch.testing.assert_close(output, definition(*states, None, causal=True), rtol=1e-4, atol=1e-4)
 
 
@@ -82,7 +83,6 @@ def test_it_takes_what_it_computes_and_nothing_else() -> None:
     query, key, value = (states.detach() for states in sample((8, 8, 5, 4, 4, True, False), torch.float32)[0])
     assert takes(query, key, value, None)
     assert takes(query, key, value, torch.ones(8, 8, dtype=torch.bool))
-    assert not takes(query[..., :4], key[..., :4], value, None), "torch's kernel takes equal widths"
     assert not takes(query, key, value, torch.zeros(8, 8)), "an additive mask"
     assert not takes(query, key, value, None, position_bias=torch.zeros(8, 8))
     assert not takes(query, key, value, None, dropout=0.1)
@@ -117,7 +117,7 @@ def test_transforms_and_second_gradients() -> None:
 @pytest.mark.parametrize(
     ("compiler", "reason"), [("none-of-this-name", "no C++ compiler is installed"), ("false", "exit status 1")]
 )
-def test_without_a_compiler_zeros_make_widths_equal(
+def test_without_a_compiler_torch_computes_it(
     compiler: str,
     reason: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -130,5 +130,22 @@ def test_without_a_compiler_zeros_make_widths_equal(
     with caplog.at_level(logging.WARNING):
         output, _ = layer(states, backend=BACKENDS["sdpa"])
     torch.testing.assert_close(output, layer(states, backend=eager_attention)[0])
-    assert caplog.text.count("unequal width are padded") == 1
+    assert caplog.text.count("has no kernel of its own here") == 1
     assert reason in caplog.text
+
+
+@pytest.mark.parametrize(("scorer", "own"), [("scaled_dot", False), ("cosine", True), ("multiplicative", True)])
+def test_plain_dot_products_are_torchs_own_and_mapped_ones_of_equal_width_are_not(scorer: str, own: bool) -> None:
+    torch.manual_seed(0)
+    layer, states = Attention(24, 4, scorer=scorer, causal=True), torch.randn(2, 9, 24)
+    output, _ = layer(states, backend=BACKENDS["sdpa"])
+    before, met = [output.grad_fn], set()
+    while before:
+        node = before.pop()
+        met.add(node.name())
+        before += [parent for parent, _ in node.next_functions if parent is not None]
+    assert ("CpuAttentionBackward" in met) == own
+    if not own:
+        query, key, value = (layer.split_heads(it(states)) for it in (layer.q_proj, layer.k_proj, layer.v_proj))
+        plain = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        assert torch.equal(output, layer.o_proj(plain.transpose(1, 2).flatten(-2)))

@@ -1,7 +1,8 @@
-"""Softmax attention on CPUs where a key is wider or narrower than a value, which torch's kernel there does not take.
+"""Softmax attention on CPUs for mapped queries and keys, which may be wider or narrower than values.
 
-`unequal.cpp` beside this file computes it, forward and backward, and is compiled when it is first needed. Where it
-cannot be, the narrower tensors get zeros up to the width of the others, as on other devices.
+`cpu_kernel.cpp` beside this file computes it, forward and backward, and is compiled when it is first needed. Where it
+cannot be, torch's kernel computes the same, which takes equal widths only: the narrower tensors get zeros up to the
+width of the others, as on other devices.
 
 Shapes: B batch, H query heads, G key-value heads, Q queries, K keys, M mapped width, V value width.
 """
@@ -34,7 +35,7 @@ DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 logger = logging.getLogger(__name__)
 
 
-def unequal_attention(
+def cpu_attention(
     query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, *, scaling: float, causal: bool
 ) -> Tensor:
     """softmax(scaling · query · key) · value: [B, H, Q, M], [B, G, K, M] and [B, G, K, V] -> [B, Q, H, V].
@@ -42,7 +43,7 @@ def unequal_attention(
     `allowed` broadcasts to [B, H, Q, K] and is True where query and key may meet; `causal` lets query i meet keys up to
     i. A query without keys gets zeros. There is a first derivative, no second one. Only for what `takes` says.
     """
-    output: Tensor = UnequalAttention.apply(query, key, value, allowed, scaling, causal)
+    output: Tensor = CpuAttention.apply(query, key, value, allowed, scaling, causal)
     return output.transpose(1, 2)
 
 
@@ -56,12 +57,11 @@ def takes(
     dropout: float = 0.0,
     **_: float,
 ) -> bool:
-    """Whether the kernel computes this: unequal widths, at least fp32, on a CPU, without a bias, dropout or anyone who
-    follows the single operations, as a compiler, a transform or a counter does."""
+    """Whether the kernel computes this: at least fp32, on a CPU, without a bias, dropout or anyone who follows the
+    single operations, as a compiler, a transform or a counter does."""
     tensors = [query, key, value] if allowed is None else [query, key, value, allowed]
     return (
-        query.shape[-1] != value.shape[-1]
-        and position_bias is None
+        position_bias is None
         and dropout == 0.0
         and not (wants_formula() or torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack())
         and all(type(tensor) is Tensor and tensor.is_cpu for tensor in tensors)
@@ -77,12 +77,13 @@ def library() -> ctypes.CDLL | None:
     """The compiled kernel; None where there can be none, and why is logged."""
     processor, compiler = torch.backends.cpu.get_cpu_capability(), shutil.which(os.environ.get("CXX", "c++"))
     try:
-        if processor in PROCESSORS and compiler:
+        if processor in PROCESSORS and compiler and SOURCE.is_file():
             return ctypes.CDLL(str(compiled([compiler, *OPTIONS, *PROCESSORS[processor]])))
-        reason = f"it is written for {' and '.join(PROCESSORS)}" if compiler else "no C++ compiler is installed"
+        reason = "no C++ compiler is installed" if compiler is None else f"it is written for {' and '.join(PROCESSORS)}"
+        reason = reason if SOURCE.is_file() else "an exported model has no source of it"
     except (OSError, subprocess.CalledProcessError) as error:
         reason = f"{error}\n{error.stderr}" if isinstance(error, subprocess.CalledProcessError) else str(error)
-    logger.warning("keys and values of unequal width are padded, as there is no kernel for them: %s", reason)
+    logger.warning("attention of mapped queries and keys takes longer, as it has no kernel of its own here: %s", reason)
     return None
 
 
@@ -90,7 +91,7 @@ def compiled(command: list[str]) -> Path:
     """The library that the command makes of the source, made once per user."""
     folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "attnkit"
     content = SOURCE.read_bytes()
-    path = folder / f"unequal-{hashlib.sha256(content + ' '.join(command).encode()).hexdigest()[:16]}.so"
+    path = folder / f"cpu_kernel-{hashlib.sha256(content + ' '.join(command).encode()).hexdigest()[:16]}.so"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as own:  # another process may compile it at the same time
@@ -133,7 +134,7 @@ def call(direction: str, problem: Problem, *tensors: Tensor | None) -> None:
     kernel[f"{direction}_{dtype}"](ctypes.byref(problem), pointers)
 
 
-class UnequalAttention(torch.autograd.Function):
+class CpuAttention(torch.autograd.Function):
     """The kernel and its gradient, [B, H, Q, V]."""
 
     @staticmethod
