@@ -8,6 +8,7 @@ from attnkit.config.runs import PretrainRun
 from attnkit.data.sources import PYTHON_DOCS, DataConfig, may_be_on_hub
 from attnkit.errors import UsageError
 from attnkit.files.disk import damage
+from attnkit.files.hub import require_repository
 from attnkit.files.saved import CHECKPOINTS
 from attnkit.recipes.saved import TOKENIZER, tokenizer_folder
 from attnkit.training.checkpoint import newest_complete
@@ -30,6 +31,8 @@ def tokenizer_path(run: "PretrainRun | FinetuneRun") -> str | None:
         return str(own)
     if run.tokenizer.path is not None or run.model.path is None:
         return run.tokenizer.path
+    if not Path(run.model.path).expanduser().exists():
+        require_repository(run.model.path, kind="model", remedy="give the folder of a run or of a saved model")
     return tokenizer_folder(run.model.path)
 
 

@@ -78,6 +78,7 @@ def adapt(model: PreTrainedModel, adapter: AdapterConfig, *, new_head: bool) -> 
     known = {entry.name for entry in fields(config_class)}
     usual = norms if issubclass(config_class, LNTuningConfig) else linear_layers
     options = {"target_modules": usual(model)} if "target_modules" in known else {}
+    options |= {"feedforward_modules": []} if "feedforward_modules" in known else {}  # part of them, as IA3 demands
     options |= adapter.options
     if new_head:
         if "modules_to_save" not in known:

@@ -227,7 +227,8 @@ def make_task(task: TaskConfig, data: ExamplesConfig) -> Task:
     task_class = tasks[task.name]
     problems = task.problems()
     for key, value in task.options.items():
-        problems += [f"task.options: {problem}" for problem in option_problems(task_class, key, value)]
+        found = option_problems(task_class, key, value, besides=("task", "data"))
+        problems += [f"task.options: {problem}" for problem in found]
     if problems:
         raise UsageError("\n".join(problems))
     made = task_class(task, data, **task.options)

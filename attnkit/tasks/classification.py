@@ -127,10 +127,10 @@ class MultiLabel(LabelTask, TextTask):
 
     def __init__(self, task: TaskConfig, data: ExamplesConfig, *, separator: str = ",", threshold: float = 0.5) -> None:
         super().__init__(task, data)
-        if not separator or not 0 < threshold < 1:
-            raise UsageError(
-                f"task.options: separator {separator!r} must be a text and threshold {threshold} lie between 0 and 1"
-            )
+        if not separator:
+            raise UsageError("task.options.separator is empty: give what stands between two labels")
+        if not 0 < threshold < 1:
+            raise UsageError(f"task.options.threshold must lie between 0 and 1, not {threshold}")
         self.separator, self.threshold = separator, threshold
 
     def fields(self) -> dict[str, Field]:
