@@ -324,8 +324,9 @@ class Attention(nn.Module):
         if terms:
             extra["position_bias"] = sum(terms[1:], start=terms[0]).to(query.dtype)
         if not self.normalizer.cancels_query_term:
-            term = self.scorer.query_term(self.position.content_query(query))
-            extra |= {} if term is None else {"query_term": term}
+            parts = self.scorer.query_term(self.position.content_query(query)), self.position.query_term(positions)
+            of_query = [part for part in parts if part is not None]
+            extra |= {"query_term": sum(of_query[1:], start=of_query[0]).to(query.dtype)} if of_query else {}
         if isinstance(self.pattern, WeighingPattern):
             num_allowed = count_allowed(mask, places, num_keys, causal=self.is_causal)
             first = places - positions  # where each query's document starts in its row

@@ -86,6 +86,10 @@ class Position(nn.Module, ABC):
         """[B, K] -> [B or 1, G, K, M]."""
         return None
 
+    def query_term(self, positions: Tensor) -> Tensor | None:
+        """[B, Q] -> [B, H, Q, 1], what the mapped query and key leave out, as it is one number for all keys."""
+        return None
+
     def reset_parameters(self) -> None:
         """Set every parameter and buffer of the class to its initial value."""
 
@@ -254,7 +258,8 @@ class Alibi(Position):
 
     score(i, j) += -m_h |i - j|,  m_h = 2^(-8h/H), h = 1 … H
 
-    In a causal model the term is m_h · j, one product more in the score (m_h · i cancels); otherwise it is a table.
+    In a causal model the term is m_h · j, one product more in the score, and -m_h · i where the normalizer does not
+    cancel what is one number for all keys; otherwise it is a table.
     """
 
     acts_on_scores = True
@@ -275,6 +280,9 @@ class Alibi(Position):
         # Two columns: half precision holds no position above 256 exactly.
         parts = torch.stack([positions // 256, positions % 256], dim=-1).to(dtype)
         return parts[:, None].expand(-1, self.num_key_value_heads, -1, -1)
+
+    def query_term(self, positions: Tensor) -> Tensor | None:
+        return -self.slopes(positions.device)[:, None, None] * positions[:, None, :, None] if self.causal else None
 
     def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor | None:
         if self.causal:

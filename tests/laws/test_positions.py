@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from attnkit.attention import positions
+from attnkit.attention import Attention, normalizers, positions
 
 SHAPE = {
     "hidden_size": 24,
@@ -61,3 +61,19 @@ def test_alibi_is_exact_in_half_precision() -> None:
     key = alibi.map_key(places, torch.bfloat16)
     scores = (query.float() @ key.float().mT)[0, 0, 0]
     torch.testing.assert_close(scores - scores[-1], -(2.0**-8) * (8191 - places[0]), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("normalizer", sorted(normalizers))
+def test_alibi_is_a_penalty_of_distance_whatever_the_normalizer(normalizer: str, causal: bool) -> None:
+    torch.manual_seed(0)
+    layer = Attention(24, 3, scorer="dot", normalizer=normalizer, position="alibi", causal=causal).double().eval()
+    states = torch.randn(2, 7, 24).double()
+    query, key = (layer.split_heads(project(states)) for project in (layer.q_proj, layer.k_proj))
+    slopes = layer.position.slopes(states.device)[:, None, None]
+    places = torch.arange(7)
+    scores = query @ key.mT - slopes * (places[:, None] - places).abs()
+    allowed = torch.ones(7, 7, dtype=torch.bool)
+    allowed = (allowed.tril() if causal else allowed).expand_as(scores)
+    scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+    torch.testing.assert_close(layer(states)[1], layer.normalizer(scores, allowed), rtol=0, atol=1e-6)
