@@ -1,6 +1,6 @@
 """Softmax attention on CPUs for mapped queries and keys, which may be wider or narrower than values.
 
-`cpu_kernel.cpp` beside this file computes it, forward and backward, and is compiled when it is first needed. Where it
+`cpu_kernel_source` computes it, forward and backward, and is compiled when it is first needed. Where it
 cannot be, torch's kernel computes the same, which takes equal widths only: the narrower tensors get zeros up to the
 width of the others, as on other devices.
 
@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from attnkit.attention.cpu_kernel_source import SOURCE
 from attnkit.attention.scorers.maps import wants_formula
 
-SOURCE = Path(__file__).with_suffix(".cpp")
 OPTIONS = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-shared"]
 PROCESSORS = {  # of those that torch tells apart: what a compiler makes for each, and the block that fits its registers
     "AVX2": ("-march=x86-64-v3", "-DVECTOR_BYTES=32", "-DVECTORS=2"),
@@ -77,10 +77,9 @@ def library() -> ctypes.CDLL | None:
     """The compiled kernel; None where there can be none, and why is logged."""
     processor, compiler = torch.backends.cpu.get_cpu_capability(), shutil.which(os.environ.get("CXX", "c++"))
     try:
-        if processor in PROCESSORS and compiler and SOURCE.is_file():
+        if processor in PROCESSORS and compiler:
             return ctypes.CDLL(str(compiled([compiler, *OPTIONS, *PROCESSORS[processor]])))
         reason = "no C++ compiler is installed" if compiler is None else f"it is written for {' and '.join(PROCESSORS)}"
-        reason = reason if SOURCE.is_file() else "an exported model has no source of it"
     except (OSError, subprocess.CalledProcessError) as error:
         reason = f"{error}\n{error.stderr}" if isinstance(error, subprocess.CalledProcessError) else str(error)
     logger.warning("attention of mapped queries and keys takes longer, as it has no kernel of its own here: %s", reason)
@@ -90,13 +89,14 @@ def library() -> ctypes.CDLL | None:
 def compiled(command: list[str]) -> Path:
     """The library that the command makes of the source, made once per user."""
     folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "attnkit"
-    content = SOURCE.read_bytes()
-    path = folder / f"cpu_kernel-{hashlib.sha256(content + ' '.join(command).encode()).hexdigest()[:16]}.so"
+    key = hashlib.sha256("\n".join([SOURCE, *command]).encode()).hexdigest()
+    path = folder / f"cpu_kernel-{key[:16]}.so"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as own:  # another process may compile it at the same time
-            made = Path(own) / path.name
-            subprocess.run([*command, str(SOURCE), "-o", str(made)], check=True, capture_output=True, text=True)
+            made, source = Path(own) / path.name, Path(own) / "cpu_kernel.cpp"
+            source.write_text(SOURCE, encoding="utf-8")
+            subprocess.run([*command, str(source), "-o", str(made)], check=True, capture_output=True, text=True)
             made.replace(path)
     return path
 

@@ -246,7 +246,9 @@ class Rope(Position):
     def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         frequency = self.frequency.float()
         if self.scaling == "dynamic":  # beyond the trained length, they depend on how long the text has become
-            frequency, _ = self.frequencies((positions.max() + 1).clamp(min=self.max_positions))
+            length = positions.max() + 1
+            longer, _ = self.frequencies(length.clamp(min=self.max_positions))
+            frequency = torch.where(length > self.max_positions, longer, frequency)
         angle = positions[:, None, :, None].float() * frequency
         angle = torch.cat([angle, angle], dim=-1)
         return self.amplitude * angle.cos(), self.amplitude * angle.sin()

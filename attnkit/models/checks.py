@@ -183,7 +183,7 @@ def problems_of_part(
 
 def option_problems(part: type, key: str, value: Any, *, besides: Collection[str] = SHAPE) -> Iterator[str]:
     """What is wrong with one option of one part, whose constructor is given the arguments `besides` anyway."""
-    hints = {name: hint for name, hint in argument_types(part).items() if name not in besides}
+    hints = option_types(part, besides=besides)
     if key not in hints:
         yield f"{part.__qualname__} takes no option {key!r}: {nearest(key, hints) if hints else 'it takes none'}"
     elif not fits(value, hints[key]):
@@ -193,15 +193,15 @@ def option_problems(part: type, key: str, value: Any, *, besides: Collection[str
         yield f"{key} of {part.__qualname__} is {value!r}: too near to 0 or infinity to be computed with"
 
 
-def argument_types(part: type) -> dict[str, Any]:
-    """The named arguments of the constructor of a part, with their types."""
+def option_types(part: type, *, besides: Collection[str] = SHAPE) -> dict[str, Any]:
+    """The options of a part with their types: the named arguments of its constructor that are not given anyway."""
     parameters = inspect.signature(part).parameters.values()
     named = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
     try:
         hints = get_type_hints(next(vars(cls)["__init__"] for cls in part.__mro__ if "__init__" in vars(cls)))
     except NameError:
         hints = {}  # names that a file imports for type checkers alone
-    return {name: hints.get(name, Any) for name in named}
+    return {name: hints.get(name, Any) for name in named if name not in besides}
 
 
 def fits(value: Any, hint: Any) -> bool:

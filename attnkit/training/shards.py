@@ -7,11 +7,11 @@ the run that reads them needs them. The state of an optimizer is kept by the nam
 from typing import Any
 
 import torch
+import transformers  # which reads what it has of models when it is first asked for it
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
-from transformers import PreTrainedModel
 from transformers.distributed import DistributedConfig
 
 from attnkit.errors import UsageError
@@ -25,9 +25,9 @@ def check_divisible(model: nn.Module, num_processes: int) -> None:
     if num_processes == 1:
         return
     obstacle = None
-    if isinstance(model, PreTrainedModel) and isinstance(model.config, AttnKitConfig):
+    if isinstance(model, transformers.PreTrainedModel) and isinstance(model.config, AttnKitConfig):
         obstacle = tensor_obstacle(model.config, num_processes)
-    elif not isinstance(model, PreTrainedModel) or not model.tp_plan:
+    elif not isinstance(model, transformers.PreTrainedModel) or not model.tp_plan:
         obstacle = "it has no plan for that"
     if obstacle is not None:
         raise UsageError(
@@ -39,7 +39,7 @@ def check_divisible(model: nn.Module, num_processes: int) -> None:
 def divide_layers(model: nn.Module, num_processes: int) -> None:
     """Leave of each layer the part of this process, by transformers' plan (tensor parallelism). All have equal weights
     before."""
-    if num_processes > 1 and isinstance(model, PreTrainedModel):
+    if num_processes > 1 and isinstance(model, transformers.PreTrainedModel):
         for name in model.all_tied_weights_keys:  # divided one by one, and tied again
             place, _, key = name.rpartition(".")
             tied = model.get_parameter(name)

@@ -1,3 +1,6 @@
+"""The C++ of `cpu_kernel`, as a text, so that it goes wherever the package goes."""
+
+SOURCE = r"""
 // Softmax attention with keys of one width and values of another, forward and backward, in tiles that stay in cache.
 //
 // Queries and keys are [n, M] and values [n, V] per head, with any strides of batch, head and token. Forward keeps a
@@ -362,3 +365,4 @@ void forward_float64(const Problem &p, const Tensors<double> &t) { forward(p, t)
 void backward_float32(const Problem &p, const Tensors<float> &t) { backward(p, t); }
 void backward_float64(const Problem &p, const Tensors<double> &t) { backward(p, t); }
 }
+"""
