@@ -255,7 +255,7 @@ def test_two_stacks_are_counted_both_and_left_as_they_are(model_type: str) -> No
 
 
 def test_a_name_that_is_not_here_is_a_line(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UsageError, match=r"^'nobody/nothing' is no file or folder here, and the hub cannot be reached .*$"):
+    with pytest.raises(UsageError, match=r"^'nobody/nothing' is no file or folder here, and the hub cannot .*$"):
         count_parameters("nobody/nothing")
     assert capfd.readouterr() == ("", "")
 
