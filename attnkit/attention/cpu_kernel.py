@@ -88,17 +88,25 @@ def library() -> ctypes.CDLL | None:
 
 def compiled(command: list[str]) -> Path:
     """The library that the command makes of the source, made once per user."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "attnkit"
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attnkit"
     key = hashlib.sha256("\n".join([SOURCE, *command]).encode()).hexdigest()
     path = folder / f"cpu_kernel-{key[:16]}.so"
-    if not path.exists():
+    seal = path.with_suffix(".sha256")
+    if not (path.exists() and seal.exists() and seal.read_text() == digest(path)):  # loading half of one is fatal
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as own:  # another process may compile it at the same time
             made, source = Path(own) / path.name, Path(own) / "cpu_kernel.cpp"
             source.write_text(SOURCE, encoding="utf-8")
             subprocess.run([*command, str(source), "-o", str(made)], check=True, capture_output=True, text=True)
+            sealed = made.with_suffix(".sha256")
+            sealed.write_text(digest(made))
             made.replace(path)
+            sealed.replace(seal)
     return path
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 Strides = ctypes.c_int64 * 3
@@ -170,10 +178,11 @@ class CpuAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gain: Tensor) -> tuple[Any, ...]:
-        query, key, value = ctx.saved_tensors[:3]
+        saved = ctx.saved_tensors  # read once: checkpointing gives them back only once
+        query, key, value = saved[:3]
         gain, problem = whole_rows(gain), ctx.problem
         grads = of_query, of_key, of_value = [torch.empty_like(states) for states in (query, key, value)]
         problem.gain, problem.of_query = strides(gain), strides(of_query)
         problem.of_key, problem.of_value = strides(of_key), strides(of_value)
-        call("backward", problem, *ctx.saved_tensors, gain, *grads)
+        call("backward", problem, *saved, gain, *grads)
         return *grads, None, None, None

@@ -346,7 +346,7 @@ def count_allowed(mask: Tensor | None, places: Tensor, num_keys: int, *, causal:
 def join(parts: list[Tensor | None]) -> Tensor:
     """Columns [B or 1, G, N, ·] -> all of them, [B, G, N, ·]."""
     given = [part for part in parts if part is not None]
-    batch_size = max(len(part) for part in given)
+    batch_size = next((len(part) for part in given if len(part) != 1), 1)
     return given[0] if len(given) == 1 else torch.cat([part.expand(batch_size, -1, -1, -1) for part in given], dim=-1)
 
 

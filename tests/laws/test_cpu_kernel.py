@@ -2,11 +2,14 @@
 
 import logging
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnkit.attention import Attention
@@ -149,3 +152,38 @@ def test_plain_dot_products_are_torchs_own_and_mapped_ones_of_equal_width_are_no
         query, key, value = (layer.split_heads(it(states)) for it in (layer.q_proj, layer.k_proj, layer.v_proj))
         plain = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         assert torch.equal(output, layer.o_proj(plain.transpose(1, 2).flatten(-2)))
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_checkpointing_gives_the_same_gradients(use_reentrant: bool) -> None:
+    layer, states = layer_and_states()
+    gradients = []
+    for kept in (True, False):
+        inputs = states.clone().requires_grad_()
+        attend = partial(layer, backend=BACKENDS["sdpa"])
+        output = attend(inputs)[0] if kept else checkpoint(attend, inputs, use_reentrant=use_reentrant)[0]
+        gradients.append(torch.autograd.grad(output.square().sum(), inputs)[0] if kept else backward(output, inputs))
+    torch.testing.assert_close(*gradients)
+
+
+def backward(output: Tensor, inputs: Tensor) -> Tensor | None:
+    output.square().sum().backward()
+    return inputs.grad
+
+
+def test_half_a_library_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert library() is not None
+    (path,) = tmp_path.rglob("*.so")
+    content = path.read_bytes()
+    path.unlink()  # as it is loaded
+    path.write_bytes(content[: len(content) // 2])
+    library.cache_clear()
+    assert library() is not None
+    assert len(path.read_bytes()) == len(content)
+
+
+@pytest.mark.parametrize("position", ["alibi", "transformer_xl", "rope"])
+def test_nothing_is_attended_to_in_no_rows(position: str) -> None:
+    layer = Attention(16, 2, scorer="cosine", position=position, causal=True)
+    assert layer(torch.randn(0, 5, 16), backend=BACKENDS["sdpa"])[0].shape == (0, 5, 16)
