@@ -2,7 +2,7 @@
 
     python tests/benchmarks/attention.py [reducible] [additive] [memory] [decoding] [--rounds 4]
 
-The reference runs before each candidate, round after round, so that a drift of the machine meets both alike. What is
+The reference runs before each round of a candidate, so that a drift of the machine meets both alike. What is
 printed is the median of the ratios, and whether it keeps its limit. Time is that of the process on the processor, with
 one thread: what else runs on the machine matters little to it.
 
@@ -36,19 +36,23 @@ LIMIT, LIMITS = 1.15, {"gaussian-per_dimension": 1.8, "transformer_xl": 1.8}
 
 
 def interleaved(
-    candidates: dict[str, Callable[[], object]], *, reference: str, rounds: int
+    candidates: dict[str, Callable[[], object]], *, reference: str, rounds: int, warm: int = 1
 ) -> dict[str, tuple[float, float]]:
-    """Median seconds of each candidate, and the median ratio to the reference right before it."""
-    for run in candidates.values():
-        run()
-    times: dict[str, list[float]] = {name: [] for name in candidates}
-    ratios: dict[str, list[float]] = {name: [] for name in candidates}
-    for _ in range(rounds):
-        for name, run in candidates.items():
-            before = seconds(candidates[reference])
-            times[name].append(seconds(run))
-            ratios[name].append(times[name][-1] / before)
-    return {name: (statistics.median(times[name]), statistics.median(ratios[name])) for name in candidates}
+    """Median seconds of each candidate, and the median ratio to the reference right before it.
+
+    A candidate's rounds follow each other after `warm` untimed ones, so that its weights lie as near to the processor
+    as the reference's: taken in turn with all others, only the reference would find them in the cache.
+    """
+    results = {}
+    for name, run in candidates.items():
+        times, ratios = [], []
+        for number in range(warm + rounds):
+            before, time_taken = seconds(candidates[reference]), seconds(run)
+            if number >= warm:
+                times.append(time_taken)
+                ratios.append(time_taken / before)
+        results[name] = statistics.median(times), statistics.median(ratios)
+    return results
 
 
 def seconds(run: Callable[[], object]) -> float:
@@ -207,7 +211,7 @@ def decoding(rounds: int) -> None:
         return run
 
     result = interleaved(
-        {name: decode(model) for name, model in models.items()}, reference="scaled_dot", rounds=5 * rounds
+        {name: decode(model) for name, model in models.items()}, reference="scaled_dot", rounds=5 * rounds, warm=10
     )
     for name, (seconds, ratio) in result.items():
         print(f"{name:28}{seconds * 1000:8.2f} ms   {verdict(1.2, ratio)}")
