@@ -4,7 +4,8 @@
 
 The reference runs before each round of a candidate, so that a drift of the machine meets both alike. What is
 printed is the median of the ratios, and whether it keeps its limit. Time is that of the process on the processor, with
-one thread: what else runs on the machine matters little to it.
+one thread: what else runs on the machine matters little to it. Freed memory stays with the process, as the pages of a
+virtual machine that come and go cost more than the arithmetic.
 
 What is mapped goes to attnkit's own kernel for CPUs, which is faster than torch's: "sdpa of 65 columns" and of 128 are
 what such a score would take of torch's kernel, padded, with all maps free. The line "one matrix" is what a score adds
@@ -12,6 +13,7 @@ that multiplies tokens by a matrix of each head: three products of both.
 """
 
 import argparse
+import ctypes
 import statistics
 import sys
 import time
@@ -53,6 +55,14 @@ def interleaved(
                 ratios.append(time_taken / before)
         results[name] = statistics.median(times), statistics.median(ratios)
     return results
+
+
+def keep_memory() -> None:
+    """Let the C library give no freed memory back to the system, where it is glibc."""
+    set_option = ctypes.CDLL(None).mallopt
+    trim_threshold, map_threshold = -1, -3
+    set_option(trim_threshold, 2**30)
+    set_option(map_threshold, 2**25)
 
 
 def seconds(run: Callable[[], object]) -> float:
@@ -224,6 +234,7 @@ if __name__ == "__main__":
     parser.add_argument("tables", nargs="*", choices=[*TABLES, []], default=list(TABLES))
     parser.add_argument("--rounds", type=int, default=4)
     arguments = parser.parse_args()
+    keep_memory()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     for table in arguments.tables or TABLES:
