@@ -2,19 +2,14 @@
 
 import csv
 import gzip
-import io
-import json
 import re
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain, groupby
+from itertools import chain, dropwhile, groupby
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Literal, cast, final
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from attnkit.errors import UsageError, first_line
 from attnkit.files.text import JSON
@@ -23,8 +18,6 @@ from attnkit.registry import Registry
 DocumentUnit = Literal["paragraph", "line", "file"]
 Row = tuple[str, dict[str, Any]]  # the place of a row, e.g. `notes.csv:3`, and its values by column
 
-ARROW_FILE = b"ARROW1"
-FEATURES = b"huggingface"  # of the metadata of a schema
 UTF8_MARK = b"\xef\xbb\xbf"
 # How a file begins that is no UTF-8, the longer marks first, and what can be done about it.
 BEGINNINGS = {
@@ -53,31 +46,6 @@ UNITS = {
 SEPARATORS = ",;\t|"
 # A return that ends a line by itself, as old Macintosh files have it.
 LONE_RETURN = re.compile(r"(?<=\r)(?!\n)")
-
-
-class NamedNumber(int):
-    """A whole number that stands for a name, as `datasets` stores a `ClassLabel`; without one if none has it."""
-
-    name: str | None
-
-    def __new__(cls, number: int, *, names: Sequence[str]) -> "NamedNumber":
-        self = super().__new__(cls, number)
-        self.name = names[number] if 0 <= number < len(names) else None
-        return self
-
-
-def with_names(feature: Any, value: Any) -> Any:
-    """A value of a column with the names of its numbers, which `feature` tells in the form of `datasets`."""
-    if not feature:
-        return value
-    match feature, value:
-        case {"_type": "ClassLabel", "names": list(names)}, int():
-            return NamedNumber(value, names=names)
-        case {"_type": "List" | "LargeList" | "Sequence", "feature": inner}, list():
-            return [with_names(inner, item) for item in value]
-        case dict(), dict():
-            return {key: with_names(feature.get(key), item) for key, item in value.items()}
-    return value
 
 
 class DataFile(ABC):
@@ -133,6 +101,11 @@ class DataFile(ABC):
                     f"{self.path}:{number}: is not UTF-8 at byte offset {offset + error.start} "
                     f"(0x{line[error.start]:02x}); convert it, e.g. with iconv -f ISO-8859-1 -t UTF-8"
                 ) from error
+            if b"\0" in line:
+                raise UsageError(
+                    f"{self.path}:{number}: holds a NUL byte at byte offset {offset + line.index(bytes(1))}, which "
+                    "is no text; write the file again, or remove it, e.g. with tr -d '\\000'"
+                )
             offset += len(line)
             yield number, text
 
@@ -147,14 +120,20 @@ class DataFile(ABC):
                     f"{self.path}: is {encoding} without a mark; convert it, e.g. with iconv -f {encoding} -t UTF-8"
                 )
 
-    def check_columns(self, present: Sequence[str], wanted: Mapping[str, str], *, place: str) -> None:
-        """Refuse a file or row that lacks a wanted column, or has it twice."""
-        for column, setting in wanted.items():
-            if column not in present:
-                known = ", ".join(repr(name) for name in present) or "none"
-                raise UsageError(f"{place}: has no column {column!r} (columns: {known}); name it with {setting}")
-            if present.count(column) > 1:
-                raise UsageError(f"{place}: has {present.count(column)} columns named {column!r}; rename all but one")
+
+def check_columns(present: Sequence[str], wanted: Mapping[str, str], *, place: str) -> None:
+    """Refuse a file or row that lacks wanted columns, or has one twice."""
+    missing = {column: setting for column, setting in wanted.items() if column not in present}
+    if missing:
+        known = ", ".join(repr(name) for name in present) or "none"
+        named = " and ".join(dict.fromkeys(missing.values()))
+        raise UsageError(
+            f"{place}: has no {' and no '.join(f'column {column!r}' for column in missing)} (columns: {known}); name "
+            f"{'it' if len(missing) == 1 else 'them'} with {named}"
+        )
+    for column in wanted:
+        if present.count(column) > 1:
+            raise UsageError(f"{place}: has {present.count(column)} columns named {column!r}; rename all but one")
 
 
 readers: Registry[DataFile] = Registry("file type", DataFile)
@@ -202,24 +181,42 @@ class TextFile(DataFile):
 @final
 @readers.register("jsonl")
 @readers.register("json")
-class JsonLinesFile(DataFile):
-    """One JSON object per line (https://jsonlines.org); blank lines are passed over."""
+class JsonFile(DataFile):
+    """One JSON object per line (https://jsonlines.org), blank lines passed over; or one JSON array of objects, which is
+    read as a whole."""
 
     def read(self, stream: BinaryIO, columns: Mapping[str, str]) -> Iterator[Row]:
-        for number, line in self.lines(stream):
-            if not line.strip():
-                continue
-            place = f"{self.path}:{number}"
-            try:
-                row = JSON.decode(line)
-            except UsageError as error:
-                raise UsageError(f"{place}: {error}") from error
-            except (ValueError, RecursionError) as error:
-                raise UsageError(f"{place}: is no JSON ({error}); each line has to be one JSON object") from error
+        lines = dropwhile(lambda numbered: not numbered[1].strip(), self.lines(stream))
+        first = next(lines, (0, ""))
+        is_array = first[1].lstrip().startswith("[")
+        for place, row in self.items(chain([first], lines)) if is_array else self.objects(chain([first], lines)):
             if not isinstance(row, dict):
-                raise UsageError(f'{place}: is no JSON object; each line has to look like {{"text": "..."}}')
-            self.check_columns(list(row), columns, place=place)
+                raise UsageError(f'{place}: is no JSON object; each row has to look like {{"text": "..."}}')
+            check_columns(list(row), columns, place=place)
             yield place, {column: row[column] for column in columns}
+
+    def objects(self, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
+        """What each line holds, and where."""
+        for number, line in lines:
+            if line.strip():
+                place = f"{self.path}:{number}"
+                yield place, self.decoded(line, place=place)
+
+    def items(self, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
+        """What the array holds that the lines are together, and where."""
+        array = self.decoded("".join(line for _, line in lines), place=str(self.path))
+        yield from ((f"{self.path}, row {number}", item) for number, item in enumerate(array, start=1))
+
+    def decoded(self, text: str, *, place: str) -> Any:
+        """The value of some JSON."""
+        try:
+            return JSON.decode(text)
+        except UsageError as error:
+            raise UsageError(f"{place}: {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise UsageError(
+                f"{place}: is no JSON ({error}); each line has to be one JSON object, or the file one array of them"
+            ) from error
 
 
 @contextmanager
@@ -262,7 +259,7 @@ class SeparatedFile(DataFile):  # abstract
                 continue
             if header is None:
                 header = cells
-                self.check_columns(header, columns, place=str(self.path))
+                check_columns(header, columns, place=str(self.path))
                 continue
             if len(cells) != len(header):
                 raise UsageError(f"{place}: has {len(cells)} cells where the header has {len(header)}; {self.remedy}")
@@ -302,69 +299,6 @@ class TsvFile(SeparatedFile):
     dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
     named = "TSV"
     remedy = "replace tabs and line ends in texts, or give csv"
-
-
-class ColumnarFile(DataFile):  # abstract
-    """A file of columns with types; where `datasets` wrote it, with what it knows of them."""
-
-    def features(self, schema: pa.Schema) -> dict[str, Any]:
-        """What `datasets` says of the columns with named numbers; nothing where something else wrote the file."""
-        said = (schema.metadata or {}).get(FEATURES)
-        try:
-            known = {} if said is None else dict(json.loads(said)["info"]["features"])
-            return {column: feature for column, feature in known.items() if "ClassLabel" in json.dumps(feature)}
-        except (ValueError, KeyError, TypeError) as error:
-            raise UsageError(
-                f"{self.path}: its metadata 'huggingface' do not tell the columns ({error}); write it again"
-            ) from error
-
-
-@final
-@readers.register("parquet")
-class ParquetFile(ColumnarFile):
-    """Apache Parquet; only the wanted columns are read."""
-
-    def read(self, stream: BinaryIO, columns: Mapping[str, str]) -> Iterator[Row]:
-        # Parquet is read from its end, which a gzip stream cannot do.
-        seekable = io.BytesIO(stream.read()) if isinstance(stream, gzip.GzipFile) else stream
-        try:
-            table = pq.ParquetFile(seekable)
-            self.check_columns(table.schema_arrow.names, columns, place=str(self.path))
-            features = self.features(table.schema_arrow)
-            batches = table.iter_batches(batch_size=1024, columns=list(columns))
-            for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), start=1):
-                yield f"{self.path}, row {number}", with_names(features, row)
-        except UnicodeDecodeError as error:
-            raise UsageError(f"{self.path}: holds text that is not UTF-8 ({error}); write it again as UTF-8") from error
-        except (pa.ArrowException, OSError) as error:  # what Arrow finds damaged may be an OSError too
-            raise UsageError(
-                f"{self.path}: is no complete Parquet file ({first_line(error)}); write it again"
-            ) from error
-
-
-@final
-@readers.register("arrow")
-class ArrowFile(ColumnarFile):
-    """An Arrow stream or file, such as those in a folder that `Dataset.save_to_disk` wrote."""
-
-    def read(self, stream: BinaryIO, columns: Mapping[str, str]) -> Iterator[Row]:
-        # Unpacked before anything else, so that a damaged gzip stream is said to be one.
-        stream = io.BytesIO(stream.read()) if isinstance(stream, gzip.GzipFile) else stream
-        try:
-            is_file = stream.read(len(ARROW_FILE)) == ARROW_FILE
-            stream.seek(0)
-            reader = pa.ipc.open_file(stream) if is_file else pa.ipc.open_stream(stream)
-            self.columns = list(reader.schema.names)
-            self.check_columns(self.columns, columns, place=str(self.path))
-            batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)
-            features = self.features(reader.schema)
-            rows = (row for batch in batches for row in batch.select(list(columns)).to_pylist())
-            for number, row in enumerate(rows, start=1):
-                yield f"{self.path}, row {number}", with_names(features, row)
-        except UnicodeDecodeError as error:
-            raise UsageError(f"{self.path}: holds text that is not UTF-8 ({error}); write it again as UTF-8") from error
-        except (pa.ArrowException, OSError) as error:
-            raise UsageError(f"{self.path}: is no complete Arrow file ({first_line(error)}); write it again") from error
 
 
 def open_bytes(path: Path) -> BinaryIO:

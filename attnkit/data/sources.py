@@ -11,7 +11,8 @@ from typing import Any, get_args
 import numpy as np
 
 from attnkit.data import python_docs
-from attnkit.data.readers import DocumentUnit, Row, file_type, open_file, with_names
+from attnkit.data.columnar import with_names
+from attnkit.data.readers import DocumentUnit, Row, check_columns, file_type, open_file
 from attnkit.errors import UsageError, first_line, nearest, seed_problems
 from attnkit.files.hub import require_repository, unreachable
 
@@ -270,10 +271,7 @@ def _hub_rows(entry: str, *, columns: Mapping[str, str], subset: str | None) -> 
         raise UsageError(
             f"{entry}: cannot be loaded from the hub ({first_line(error)}); check data.subset, revision and split"
         ) from error
-    for column, setting in columns.items():
-        if column not in rows.column_names:
-            known = ", ".join(map(repr, rows.column_names))
-            raise UsageError(f"{entry}: has no column {column!r} (columns: {known}); name it with {setting}")
+    check_columns(rows.column_names, columns, place=entry)
     features = rows.features.to_dict()
     for number, values in enumerate(rows.select_columns(list(columns)), start=1):
         yield f"{entry}, row {number}", with_names(features, values)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnkit.data.readers import NamedNumber, Row
+from attnkit.data.columnar import NamedNumber
+from attnkit.data.readers import Row
 from attnkit.data.sources import text_of
 from attnkit.errors import UsageError
 from attnkit.files.text import JSON, parse_number

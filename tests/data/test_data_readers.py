@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import json
 import re
 from pathlib import Path
 
@@ -127,6 +128,10 @@ def faults(kind: str) -> dict[str, tuple[bytes, str]]:
             found[repr(beginning)] = (beginning + b"\x00\x07\xff\n\x80", rf": {re.escape(said)}$")
         found["compressed"] = (gzip.compress(b"text\none\n"), r": is compressed with gzip; let its name end with \.gz")
         found["blank"] = (b" \n\n  \n" if kind not in ("csv", "tsv") else b"\n\n", "holds no rows of text")
+        nul = good.replace(b"two", b"t\0o")
+        number, offset = nul[: nul.index(b"\0")].count(b"\n") + 1, nul.index(b"\0")
+        found["NUL"] = (nul, rf"it.{kind}(\.gz)?:{number}: holds a NUL byte at byte offset {offset}, .*remove it")
+        found["NUL after a mark"] = (BOM + nul, rf":{number}: holds a NUL byte at byte offset {offset + 3}, ")
     if kind in TABLES:
         found["no rows"] = (encode(kind, {"text": []}), r"holds no rows of text|is empty")
         missing = r"has no column 'text' \(columns: 'id', 'body'\); name it with data.text_column"
@@ -139,11 +144,18 @@ def faults(kind: str) -> dict[str, tuple[bytes, str]]:
     if kind in ("json", "jsonl"):
         good = b'{"text": "one"}\n'
         found["no JSON"] = (good + b"{text: two}\n", row(2, kind) + ": is no JSON .*one JSON object")
+        found["a row on several lines"] = (b'{\n"text": "one"\n}\n', row(1, kind) + ": is no JSON .*one array of them")
+        found["an array of texts"] = (b'["one", "two"]', r", row 1: is no JSON object; each row has to look like")
+        found["an open array"] = (b'\n[{"text": "one"},\n{"text": "two"}', ": is no JSON .*one array of them")
+        found["an array of lines"] = (b'["one"]\n["two"]\n', ": is no JSON .*one array of them")
+        found["no rows in an array"] = (b"[]\n", "holds no rows of text")
+        found["an array without text"] = (b'[{"text": "one"}, {"body": "two"}]', ", row 2: has no column 'text'")
         found["deep JSON"] = (good + b"[" * 100_000 + b"\n", row(2, kind) + ": is no JSON ")
-        found["no object"] = (good + b'["two"]\n', row(2, kind) + ": is no JSON object; each line has to look like")
+        found["no object"] = (good + b'["two"]\n', row(2, kind) + ": is no JSON object; each row has to look like")
         found["a row without text"] = (good + b'{"body": "two"}\n', row(2, kind) + ": has no column 'text'")
         twice = ": the key 'text' is given twice; keep one of them"
         found["a key twice"] = (good + b'{"text": "one", "text": "two"}\n', row(2, kind) + twice)
+        found["a key twice in an array"] = (b'[{"text": "one", "text": "two"}]', twice)
         found["a key twice inside"] = (b'{"text": "a", "b": [{"text": 1, "te\\u0078t": 1}]}\n', row(1, kind) + twice)
         found["half a character"] = (b'{"text": "a\\ud83d"}\n', row(1, kind) + ": .*surrogate pair at character 1;")
     if kind in ("csv", "tsv"):
@@ -254,6 +266,25 @@ def test_rows_hold_the_wanted_columns_and_say_where_they_stand(kind: str, tmp_pa
 def test_a_folder_that_datasets_saved_is_read(tmp_path: Path) -> None:
     datasets.Dataset.from_dict({"text": ["one", "two", "three"]}).save_to_disk(tmp_path / "saved", num_shards=2)
     assert sorted(read(str(tmp_path / "saved"))) == ["one", "three", "two"]
+
+
+@pytest.mark.parametrize("kind", ["json", "jsonl"])
+def test_an_array_of_objects_is_read_like_lines(kind: str, tmp_path: Path) -> None:
+    rows = [{"text": text, "id": number} for number, text in enumerate(TEXTS)]
+    for indent in (None, 2):
+        path = write(tmp_path / f"it.{kind}", BOM + b"\n" + json.dumps(rows, indent=indent).encode())
+        assert sorted(read(path)) == sorted(TEXTS)
+    ((place, values), *_) = read_rows(path, columns={"text": "data.text_column"}, data=DataConfig())
+    assert (place, values) == (f"{path}, row 1", {"text": TEXTS[0]})
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_all_columns_that_a_file_lacks_are_said_at_once(kind: str, tmp_path: Path) -> None:
+    path = write_table(tmp_path / f"it.{kind}", {"body": ["one"], "tag": ["x"]})
+    columns = {"text": "data.text_column", "body": "data.kept_columns", "label": "task.label_column"}
+    message = r"has no column 'text' and no column 'label' \(columns: 'body', 'tag'\); name them with data\.text_column"
+    with pytest.raises(UsageError, match=message + r" and task\.label_column$"):
+        list(read_rows(path, columns=columns, data=DataConfig()))
 
 
 def test_an_arrow_file_is_read_like_a_stream(tmp_path: Path) -> None:
