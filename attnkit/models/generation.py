@@ -1,9 +1,9 @@
 """Generation as transformers does it, which says what a quantised cache cannot hold."""
 
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
-from transformers import GenerationMixin
+from transformers import GenerationConfig, GenerationMixin
 from transformers.cache_utils import QuantizedLayer
 
 from attnkit.errors import UsageError, first_line
@@ -35,6 +35,15 @@ class AttnKitGenerationMixin(GenerationMixin):
     def _prepare_position_ids_for_generation(self, *args: Any) -> Tensor:
         positions: Tensor = super()._prepare_position_ids_for_generation(*args)
         return positions + self.config.generation_offset
+
+    def _prepare_generated_length(self, *, generation_config: GenerationConfig, **kwargs: Any) -> GenerationConfig:
+        """A text whose length nobody asked for ends where the positions do, counted from where `generate` begins."""
+        usual, theirs = generation_config.max_length, cast(Any, super())  # whose type is that of a whole model
+        config: GenerationConfig = theirs._prepare_generated_length(generation_config=generation_config, **kwargs)
+        if config.max_new_tokens is None and kwargs["has_default_max_length"]:
+            places = self.config.max_position_embeddings - self.config.generation_offset
+            config.max_length = min(usual + kwargs["input_ids_length"], places)
+        return config
 
 
 def raised_by(error: BaseException, owner: type) -> bool:

@@ -111,7 +111,8 @@ class Stack(AttnKitPreTrainedModel):
         documents = find_documents(position_ids, attention_mask) if may_pack(position_ids, past) else None
         if position_ids is None:
             position_ids = self.count_positions(states, attention_mask, input_ids, past)
-        self.check_length(past, states, encoder_hidden_states)
+        source_positions = self.count_source(encoder_attention_mask)
+        self.check_length(past, position_ids, encoder_hidden_states, source_positions)
         # Only eager attention has the weights, so a call that asks for them is computed by it.
         wants_weights = bool(kwargs.get("output_attentions", self.config.output_attentions))
         backend_name = "eager" if wants_weights else self.config._attn_implementation
@@ -132,7 +133,7 @@ class Stack(AttnKitPreTrainedModel):
             rotation=self.embeddings.position.rotation(position_ids),
             past=past,
             source_mask=self.source_mask(backend_name, states, encoder_hidden_states, encoder_attention_mask),
-            source_positions=self.count_source(encoder_attention_mask),
+            source_positions=source_positions,
             key_positions=self.count_cached(own_cache, position_ids.clamp(min=0), attention_mask, past),
             cache=cache,
             backend=ALL_ATTENTION_FUNCTIONS.get_interface(backend_name, eager_attention),
@@ -271,17 +272,25 @@ class Stack(AttnKitPreTrainedModel):
         num_keys, _ = cache.get_mask_sizes(positions.shape[1], 0)
         return count_keys(positions, past, num_keys, padding=None if counts_all else padding)
 
-    def check_length(self, past: int | Tensor, states: Tensor, source: Tensor | None) -> None:
-        """Refuse more tokens than the position, or a scorer that knows positions, has parameters for."""
+    def check_length(
+        self, past: int | Tensor, positions: Tensor, source: Tensor | None, source_positions: Tensor | None
+    ) -> None:
+        """Refuse tokens at positions [B, N], or of a source [B, S, hidden_size], beyond those that the position, or a
+        scorer that knows positions, has parameters for."""
         layers: Any = self.layers
-        num_tokens = past + states.shape[1] if isinstance(past, int) else 0  # how full a static cache is, it checks
-        parts = [(f"position {self.config.position!r}", self.embeddings.position.max_trained, num_tokens)]
-        parts += [(type(it.attention.scorer).__name__, it.attention.scorer.max_trained, num_tokens) for it in layers]
+        num_tokens = past + positions.shape[1] if isinstance(past, int) else 0  # how full a static cache is, it checks
+        parts = [(f"position {self.config.position!r}", self.embeddings.position.max_trained)]
+        parts += [(type(layer.attention.scorer).__name__, layer.attention.scorer.max_trained) for layer in layers]
+        checks: list[Any] = [(*part, num_tokens, positions) for part in parts]
         if source is not None:
-            longest = max(num_tokens, source.shape[1])
             scorers = [layer.cross_attention.scorer for layer in layers]
-            parts += [(f"cross attention's {type(it).__name__}", it.max_trained, longest) for it in scorers]
-        for name, limit, length in parts:
+            parts = [(f"cross attention's {type(scorer).__name__}", scorer.max_trained) for scorer in scorers]
+            checks += [(*part, num_tokens, positions) for part in parts]
+            checks += [(*part, source.shape[1], source_positions) for part in parts]
+        for name, limit, length, counted in checks:
+            # Rows may be longer than texts in them. Positions are read only then, as a device has to be waited for.
+            if limit is not None and length > limit and counted is not None:
+                length = int(counted.max()) + 1
             if limit is not None and length > limit:
                 raise UsageError(
                     f"{length} tokens, but {name} has {limit} positions: raise "

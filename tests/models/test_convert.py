@@ -115,6 +115,56 @@ def test_roberta_generates_from_the_rows_of_transformers(options: dict[str, Any]
     assert not torch.equal(texts[0], texts[2])
 
 
+LEARNED = ["BertModel", "BertLMHeadModel", "RobertaModel", "RobertaForCausalLM", "GPT2LMHeadModel"]
+
+
+def accepts(model: Any, **inputs: Any) -> bool:
+    """Whether a model of 40 rows of positions, or the import of one, has positions for its inputs."""
+    refusals = (UsageError,) if model.config.model_type == "attnkit" else (IndexError, RuntimeError)
+    try:
+        model(**inputs)
+    except refusals:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("name", LEARNED)
+@torch.no_grad()
+def test_texts_may_be_as_long_as_in_transformers(name: str, more: int) -> None:
+    theirs = build(name)
+    ours, pad = from_hf(theirs), theirs.config.pad_token_id
+    num_tokens = 40 - (pad + 1 if "Roberta" in name else 0) + more
+    ids = torch.randint(3, 53, (2, num_tokens))
+    vectors = torch.randn(2, num_tokens, theirs.config.hidden_size)
+    for inputs in ({"input_ids": ids}, {"inputs_embeds": vectors}):
+        assert [accepts(model, **inputs) for model in (theirs, ours)] == [not more] * 2
+    padded = torch.cat([torch.full((2, 3), pad), ids], dim=1)  # padding has no place of its own in RoBERTa alone
+    padded_inputs = {"input_ids": padded, "attention_mask": padded.ne(pad).long()}
+    assert [accepts(model, **padded_inputs) for model in (theirs, ours)] == [not more and "Roberta" in name] * 2
+    if not more and "Roberta" in name:
+        assert worst_difference(theirs, ours, padded_inputs) < TOLERANCE[torch.float32]
+
+
+@pytest.mark.filterwarnings("ignore:Using the model-agnostic default")  # which is what the first way is about
+@pytest.mark.parametrize("name", [name for name in LEARNED if "LM" in name])
+def test_a_generation_may_be_as_long_as_in_transformers(name: str) -> None:
+    theirs = build(name)
+    ours, pad = from_hf(theirs), theirs.config.pad_token_id
+    ids = torch.randint(3, 53, (1, 38))
+    padded = torch.cat([torch.full((1, 3), pad), ids], dim=1)
+    for options in ({}, {"max_new_tokens": 3}, {"max_new_tokens": 3, "use_cache": False}):
+        texts = [model.generate(ids, **options, eos_token_id=None, do_sample=False) for model in (theirs, ours)]
+        assert texts[0].shape[1] == (41 if options else 40)
+        assert torch.equal(*texts)
+    inputs = {"attention_mask": padded.ne(pad).long(), "max_new_tokens": 3, "eos_token_id": None}
+    assert torch.equal(*(model.generate(padded, **inputs, do_sample=False) for model in (theirs, ours)))
+    with pytest.raises((IndexError, RuntimeError), match=r"out of (range|bounds)"):
+        theirs.generate(ids, max_new_tokens=4, eos_token_id=None)
+    with pytest.raises(UsageError, match=r"(39|41) tokens, but position 'learned' has (38|40) positions"):
+        ours.generate(ids, max_new_tokens=4, eos_token_id=None)
+
+
 def test_where_a_generation_begins_to_count_is_exported_or_refused() -> None:
     ours = from_hf(build("RobertaForCausalLM"))
     assert ours.config.generation_offset == -2
