@@ -132,8 +132,8 @@ def train_prepared(run: FinetuneRun, prepared: Prepared, *, accelerator: Acceler
     said = f"stopped at step {result.steps}: the same command with --resume goes on"
     prepared = replace(prepared, model=result.model)
     if not result.interrupted:
-        if result.best_checkpoint is not None:
-            load_weights(prepared.model, result.best_checkpoint, averaged=True)
+        load_weights(prepared.model, result.best_checkpoint or result.last_checkpoint, averaged=True)
+        prepared.model.to(accelerator.device)
         on_main(accelerator, lambda: save_adapter(prepared))
         # What is judged is what is saved: the model as it will be loaded again.
         model = merge(prepared.model, run.adapter).eval()

@@ -33,7 +33,7 @@ from attnkit.training.order import Mark, Remembers, TrainRows, count_rows, rows_
 from attnkit.training.progress import Progress
 from attnkit.training.run_folder import writing
 from attnkit.training.settings import TrainingConfig
-from attnkit.training.shards import load_optimizer, share_out, whole_weights
+from attnkit.training.shards import fill, load_optimizer, own_weights, share_out
 
 WEIGHTS, AVERAGE, OPTIMIZER, STATE = "model.safetensors", "average.safetensors", "optimizer.pt", "state.json"
 STREAM = "stream.arrow"
@@ -180,12 +180,14 @@ def load_weights(model: nn.Module, path: Path, *, averaged: bool = False) -> Non
     state = load_file(path / WEIGHTS)
     if averaged and (path / AVERAGE).exists():
         state |= load_file(path / AVERAGE)
-    expected = whole_weights(model)
+    expected = own_weights(model)
     wrong = sorted(expected.keys() ^ state.keys()) or [n for n in state if state[n].shape != expected[n].shape]
     if wrong:
         raise UsageError(f"{path} holds another model: {', '.join(wrong[:5])}{' …' * (len(wrong) > 5)} do not match")
-    own = model.state_dict()
-    shared_out = {name: share_out(tensor, own[name]) for name, tensor in state.items()}
+    if any(tensor.is_meta for tensor in expected.values()):
+        fill(model, state)
+        return
+    shared_out = {name: share_out(tensor, expected[name]) for name, tensor in state.items()}
     model.load_state_dict(shared_out, strict=False)  # tied names are not in the file
 
 

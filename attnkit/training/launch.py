@@ -85,9 +85,14 @@ def make_accelerator(
 def asked_together() -> ParallelismConfig | None:
     """How the launcher asks processes to share out the work beside reading rows of their own; None for not at all.
 
-    Raises `UsageError` for what would not be done: gradients are not averaged between groups of processes that divide
-    layers or sequences among them.
+    Raises `UsageError` for what would not be done: DeepSpeed steps within its own backward pass, before the loop knows
+    whether to, and gradients are not averaged between groups of processes that divide layers or sequences among them.
     """
+    if parse_flag_from_env("ACCELERATE_USE_DEEPSPEED"):
+        raise UsageError(
+            "the launcher asks for DeepSpeed, which is for transformers' Trainer: launch attnkit's own loop with "
+            "configs/accelerate/fsdp2_full.yaml, which is ZeRO-3, or fsdp2_gradients.yaml, which is ZeRO-2"
+        )
     if os.environ.get(TOGETHER, "false").lower() != "true":
         return None
     together, num_processes = ParallelismConfig(), int(os.environ.get("WORLD_SIZE", "1"))
@@ -152,13 +157,8 @@ def check_shared_folder(accelerator: Accelerator, folder: str | Path) -> None:
 def check_sharding(accelerator: Accelerator) -> None:
     """Raise `UsageError` where the launcher asks for a kind of sharing out that the run would not have.
 
-    Without GPUs Accelerate leaves FSDP away and says nothing, and DeepSpeed makes steps and checkpoints of its own.
+    Without GPUs Accelerate leaves FSDP away and says nothing.
     """
-    if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false") == "true":
-        raise UsageError(
-            "DeepSpeed makes the steps itself, and this loop does: launch with configs/accelerate/fsdp2_full.yaml "
-            "(ZeRO-3) or fsdp2_gradients.yaml (ZeRO-2)"
-        )
     asked = os.environ.get("ACCELERATE_USE_FSDP", "false") == "true"
     if asked and accelerator.distributed_type != DistributedType.FSDP:
         raise UsageError(

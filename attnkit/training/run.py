@@ -45,7 +45,7 @@ from attnkit.training.randomness import FORWARD, reseed
 from attnkit.training.run_folder import CHECKPOINTS, check_output_folder, open_output_folder
 from attnkit.training.schedule import learning_rate
 from attnkit.training.settings import TrainingConfig
-from attnkit.training.shards import divide_layers, fill, is_shared_out, whole, whole_optimizer, whole_weights
+from attnkit.training.shards import divide_layers, fill, gather, outcome_of, whole_optimizer, whole_weights
 from attnkit.training.throughput import Utilization
 from attnkit.training.tracking import Tracker
 
@@ -56,7 +56,8 @@ Evaluate = Callable[[nn.Module], dict[str, float]]
 class TrainResult:
     """How a training run ended."""
 
-    model: Any  # the trained one, or where processes shared it out among them, a whole one of its weights
+    model: Any
+    """The trained one; one that was shared out is whole on the main process, and without weights on all others."""
     steps: int
     tokens_seen: int
     seconds: float  # in training steps, all sessions of a resumed run together
@@ -89,7 +90,7 @@ class Run:
     tokenizer: PreTrainedTokenizerBase | None
     facts: Facts
     average: WeightAverage | None
-    outcome: nn.Module  # what is given back: `model`, or where processes share it out one that stays whole
+    outcome: nn.Module  # what is given back: `model`, or where processes share it out a copy to be filled at the end
     rate_at: Callable[[int], float]
     utilization: Utilization
     progress: Progress = field(default_factory=Progress)
@@ -125,7 +126,7 @@ class Run:
             save_environment(accelerator, training.output_dir)
 
         on_main(accelerator, open_folder)
-        outcome = deepcopy(bare) if is_shared_out(accelerator) else bare
+        outcome = outcome_of(bare, accelerator)
         equip(bare.to(accelerator.device), training, mixed_precision=accelerator.mixed_precision)
         divide_layers(bare, dividing_layers(accelerator))
         wrapped, optimizer = accelerator.prepare(model, build_optimizer(bare, training))
@@ -332,7 +333,7 @@ class Run:
 
     def save(self) -> None:
         """Write a checkpoint. Those that are no longer kept are deleted after the next step."""
-        average = self.average
+        is_main = self.accelerator.is_main_process
         companions: list[Savable] = [] if self.tokenizer is None else [self.tokenizer]
         if isinstance(self.model, PreTrainedModel):
             config = deepcopy(self.model.config)
@@ -340,9 +341,9 @@ class Run:
             config.distributed_config = None
             companions.append(config)
         contents = Contents(
-            weights=whole_weights(self.model),
-            average=None if average is None else {name: whole(tensor) for name, tensor in average.weights.items()},
-            optimizer=whole_optimizer(self.optimizer.optimizer),
+            weights=whole_weights(self.model, keep=is_main),
+            average=None if self.average is None else gather(self.average.weights, keep=is_main),
+            optimizer=whole_optimizer(self.optimizer.optimizer, keep=is_main),
             scaler=None if self.accelerator.scaler is None else self.accelerator.scaler.state_dict(),
             progress=self.progress,
             facts=self.facts,
@@ -380,7 +381,7 @@ class Run:
         unequip(self.model, self.training)
         forget(self.accelerator)
         if self.outcome is not self.model:
-            fill(self.outcome, whole_weights(self.model))
+            fill(self.outcome, whole_weights(self.model, keep=self.accelerator.is_main_process))
         progress, best = self.progress, self.progress.best_step
         return TrainResult(
             model=self.outcome,

@@ -4,6 +4,8 @@ A checkpoint knows no processes: tensors are gathered before they are written, a
 the run that reads them needs them. The state of an optimizer is kept by the names of its parameters.
 """
 
+from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils import swap_tensors
 from transformers.distributed import DistributedConfig
 
 from attnkit.errors import UsageError
@@ -49,21 +52,45 @@ def divide_layers(model: nn.Module, num_processes: int) -> None:
         model.tie_weights()
 
 
-def is_shared_out(accelerator: Accelerator) -> bool:
-    """Whether each process has a part of the weights only."""
-    return accelerator.distributed_type == DistributedType.FSDP or dividing_layers(accelerator) > 1
+def outcome_of(model: nn.Module, accelerator: Accelerator) -> nn.Module:
+    """What a run gives back: the model, or where each process will have a part of its weights only, a copy that takes
+    no memory for them, for `fill`."""
+    if accelerator.distributed_type != DistributedType.FSDP and dividing_layers(accelerator) == 1:
+        return model
+    memo: dict[int, Any] = {}  # of what is tied there is one
+    for tensor in model.state_dict(keep_vars=True).values():
+        memo[id(tensor)] = like(tensor, tensor.detach().to("meta"))
+    return deepcopy(model, memo)
 
 
-def fill(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Give a model weights of the dtype that they have; those that are tied stay so."""
+def fill(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Give a model without weights those of a state, of the dtype that they have; those that are tied stay so."""
     for name, tensor in model.state_dict(keep_vars=True).items():
         if name in weights:
-            tensor.data = weights[name]
+            swap_tensors(tensor, like(tensor, weights[name]))
+
+
+def like(tensor: Tensor, value: Tensor) -> Tensor:
+    """A value as what the tensor in its place is: a parameter that learns or not, or a buffer."""
+    return nn.Parameter(value, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else value
 
 
 def whole(tensor: Tensor) -> Tensor:
     """All of a tensor; every process has to ask."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def gather(tensors: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
+    """All of each tensor, for those processes that `keep` it: others have no more than one at a time.
+
+    Every process has to ask. What was shared out is then in the memory of the CPU, as it may be too much for a device.
+    """
+    found = {}
+    for name, tensor in tensors.items():
+        gathered = whole(tensor.detach())
+        if keep:
+            found[name] = gathered.cpu() if isinstance(tensor, DTensor) else gathered
+    return found
 
 
 def share_out(tensor: Tensor, own: Tensor) -> Tensor:
@@ -73,29 +100,35 @@ def share_out(tensor: Tensor, own: Tensor) -> Tensor:
     return distribute_tensor(tensor.to(own.device), own.device_mesh, own.placements)
 
 
-def whole_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The model's state by name; tensors that are tied appear once, under the first of their names."""
+def own_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The model's state by name, as this process has it; tensors that are tied appear once, under the first of their
+    names."""
     state: dict[str, Tensor] = {}
     seen: set[Any] = set()
     for name, tensor in model.state_dict(keep_vars=True).items():
         place: Any = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride())
-        if isinstance(tensor, DTensor) or tensor.numel() == 0:
+        if isinstance(tensor, DTensor) or tensor.is_meta or tensor.numel() == 0:
             place = id(tensor)  # a part that is empty has no place in memory
         if place not in seen:
             seen.add(place)
-            state[name] = whole(tensor.detach()).contiguous()
+            state[name] = tensor.detach()
     return state
 
 
-def whole_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Its state, by name of parameter, and its groups."""
+def whole_weights(model: nn.Module, *, keep: bool) -> dict[str, Tensor]:
+    """The model's state by name, whole, as `gather` has it."""
+    return {name: tensor.contiguous() for name, tensor in gather(own_weights(model), keep=keep).items()}
+
+
+def whole_optimizer(optimizer: torch.optim.Optimizer, *, keep: bool) -> dict[str, Any]:
+    """Its state, by name of parameter, whole as `gather` has it, and its groups."""
     plain = optimizer.state_dict()
     names = [name for group in plain["param_groups"] for name in group["param_names"]]
-    state = {
-        names[index]: {key: whole(value) if isinstance(value, Tensor) else value for key, value in values.items()}
-        for index, values in plain["state"].items()
-    }
-    return {"state": state, "param_groups": plain["param_groups"]}
+    state = {}
+    for index, values in plain["state"].items():
+        tensors = {key: value for key, value in values.items() if isinstance(value, Tensor)}
+        state[names[index]] = values | gather(tensors, keep=keep)
+    return {"state": state if keep else {}, "param_groups": plain["param_groups"]}
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> bool:

@@ -11,13 +11,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from samples import held_out, own_model, run, settings, text_rows
 from torch.distributed.tensor import DTensor
+from transformers import AutoModelForCausalLM
 
 from attnkit.models.loss import TokenLoss
+from attnkit.training.checkpoint import load_weights
 from attnkit.training.launch import dividing_layers, make_accelerator, num_readers
 from attnkit.training.loop import TrainResult
 
@@ -62,8 +65,14 @@ def main() -> None:
         result = run(model, text_rows(12), training, accelerator=accelerator, evaluate=evaluate)
         shared = [isinstance(parameter, DTensor) for parameter in model.parameters()]
         assert any(shared) if divides else all(shared)
+        assert all(it.is_meta != accelerator.is_main_process for it in result.model.state_dict().values())
         if accelerator.is_main_process:  # what is given back needs no other process
             result.model.save_pretrained(folder / name / "model")
+        accelerator.wait_for_everyone()
+        load_weights(result.model, result.last_checkpoint, averaged=True)
+        delivered = AutoModelForCausalLM.from_pretrained(folder / name / "model")
+        for own, saved in zip(result.model.parameters(), delivered.parameters(), strict=True):
+            assert torch.equal(own, saved)
         return result
 
     train("whole", max_steps=4)

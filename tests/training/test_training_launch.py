@@ -265,16 +265,16 @@ def test_accelerate_takes_every_file(path: Path) -> None:
         assert math.prod(sizes) == shipped["num_processes"]
 
 
-@pytest.mark.parametrize(
-    ("variable", "message"),
-    [("ACCELERATE_USE_FSDP", "sharded weights .FSDP., which need GPUs"), ("ACCELERATE_USE_DEEPSPEED", "fsdp2_full")],
-)
-def test_sharding_that_would_be_left_away_is_refused(
-    monkeypatch: pytest.MonkeyPatch, accelerator: Accelerator, variable: str, message: str
-) -> None:
-    monkeypatch.setenv(variable, "true")
-    with pytest.raises(UsageError, match=message):
+def test_sharding_that_would_be_left_away_is_refused(monkeypatch: pytest.MonkeyPatch, accelerator: Accelerator) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(UsageError, match=r"sharded weights .FSDP., which need GPUs"):
         check_sharding(accelerator)
+
+
+def test_deepspeed_is_refused_before_it_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    with pytest.raises(UsageError, match=r"DeepSpeed, which is for transformers' Trainer: .*fsdp2_full.yaml, which is"):
+        make_accelerator()
 
 
 @pytest.mark.parametrize(("kind", "processes"), [("TP", 16), ("CP", 8), ("SP", 8)])
