@@ -10,7 +10,6 @@ Shapes: B batch, C choices, N tokens.
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import (
     MultipleChoiceModelOutput,
@@ -25,6 +24,7 @@ from transformers.utils.generic import ModelOutput, can_return_tuple
 from attnkit.errors import UsageError
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.models.language import shift_right
+from attnkit.models.loss import label_loss
 from attnkit.models.modeling_attnkit import AttnKitModel
 from attnkit.models.pooling import pool
 from attnkit.models.pretrained import AttnKitPreTrainedModel
@@ -144,6 +144,7 @@ class AttnKitForTokenClassification(LabelModel):
     def __init__(self, config: AttnKitConfig) -> None:
         super().__init__(config, with_pooler=False)
         self.score = nn.Linear(config.hidden_size, config.num_labels)
+        self.loss_function = label_loss
         self.post_init()
 
     @can_return_tuple
@@ -171,7 +172,7 @@ class AttnKitForTokenClassification(LabelModel):
             **kwargs,
         )
         logits = self.score(self.dropout(outputs.last_hidden_state))
-        loss = None if labels is None else self.loss_function(logits, labels, self.config)
+        loss = None if labels is None else self.loss_function(logits, labels)
         if self.config.is_encoder_decoder:
             return Seq2SeqSequenceClassifierOutput(loss=loss, logits=logits, **inner_states(outputs, TWO_STACKS))
         return TokenClassifierOutput(loss=loss, logits=logits, **inner_states(outputs, ONE_STACK[1:]))
@@ -259,7 +260,7 @@ class AttnKitForMultipleChoice(LabelModel):
         outputs = self.read(**flat, **kwargs)
         pooled = self.pooled(outputs, input_ids=flat["input_ids"], attention_mask=flat["attention_mask"])
         logits = self.score(self.dropout(pooled)).view(-1, num_choices)
-        loss = None if labels is None else F.cross_entropy(logits.float(), labels)
+        loss = None if labels is None else label_loss(logits, labels)
         if self.config.is_encoder_decoder:
             return Seq2SeqSequenceClassifierOutput(loss=loss, logits=logits, **inner_states(outputs, TWO_STACKS))
         return MultipleChoiceModelOutput(loss=loss, logits=logits, **inner_states(outputs, ONE_STACK[1:]))

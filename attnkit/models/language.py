@@ -21,7 +21,7 @@ from attnkit.errors import UsageError
 from attnkit.models.blocks import build_norm
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.models.generation import AttnKitGenerationMixin
-from attnkit.models.loss import IGNORED, TokenLoss, policy_loss
+from attnkit.models.loss import IGNORED, TokenLoss, label_loss, policy_loss
 from attnkit.models.modeling_attnkit import AttnKitModel
 from attnkit.models.pretrained import AttnKitPreTrainedModel
 from attnkit.models.stack import renamed_cache
@@ -228,6 +228,7 @@ class AttnKitForMaskedLM(LanguageModel):
 
     def __init__(self, config: AttnKitConfig) -> None:
         super().__init__(config)
+        self.loss_function = label_loss
         self.post_init()
 
     @can_return_tuple
@@ -288,7 +289,7 @@ class AttnKitForPreTraining(LanguageModel):
 
     def __init__(self, config: AttnKitConfig) -> None:
         super().__init__(config, with_pooler=True)
-        self.loss_type = "ForMaskedLM"
+        self.loss_function = label_loss
         self.seq_relationship = nn.Linear(config.hidden_size, 2)
         self.post_init()
 
@@ -318,8 +319,7 @@ class AttnKitForPreTraining(LanguageModel):
         sentence_logits = self.seq_relationship(outputs.pooler_output)
         sentence_loss = None
         if next_sentence_label is not None:
-            precise = sentence_logits.to(torch.promote_types(sentence_logits.dtype, torch.float32))
-            sentence_loss = F.cross_entropy(precise, next_sentence_label.view(-1))
+            sentence_loss = label_loss(sentence_logits, next_sentence_label)
             loss = sentence_loss if loss is None else loss + sentence_loss
         return PreTrainingOutput(
             loss=loss,
@@ -340,7 +340,7 @@ class AttnKitForSeq2SeqLM(LanguageModel, AttnKitGenerationMixin):
 
     def __init__(self, config: AttnKitConfig) -> None:
         super().__init__(config)
-        self.loss_type = "ForMaskedLM"  # labels stand where they are predicted: the decoder's input is shifted instead
+        self.loss_function = label_loss  # labels stand where they are predicted: the decoder's input is shifted instead
         if config.share_encoder_decoder_embeddings:
             self._tied_weights_keys = {"lm_head.weight": "model.encoder.embeddings.tokens.weight"}
         self.post_init()

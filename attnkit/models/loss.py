@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from transformers.loss.loss_utils import fixed_cross_entropy
 
 from attnkit.attention.normalizers import Stochastic
 
@@ -132,6 +133,14 @@ def add_gradients(
         by_weight.addmm_(by_logits.T, states)
     else:
         by_weight += by_logits.T @ states
+
+
+def label_loss(logits: Tensor, labels: Tensor, *, num_items_in_batch: Tensor | int | None = None, **_: Any) -> Tensor:
+    """The mean of -log p(label) over the labels that are not -100, or their sum over `num_items_in_batch`, in fp32 at
+    least: logits [..., V] and labels [...]. It is given what transformers' own losses are, which round fp64 to fp32."""
+    flat = logits.reshape(-1, logits.shape[-1])
+    precise = flat.to(torch.promote_types(flat.dtype, torch.float32))
+    return fixed_cross_entropy(precise, labels.reshape(-1).to(flat.device), num_items_in_batch, IGNORED)
 
 
 def loss_with_policy(loss: Callable[..., Tensor], draws: list[Stochastic], *args: Any, **kwargs: Any) -> Tensor:

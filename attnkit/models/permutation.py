@@ -12,6 +12,7 @@ from transformers.utils.generic import can_return_tuple
 
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.models.language import LanguageModel
+from attnkit.models.loss import label_loss
 
 
 class AttnKitForPermutationLM(LanguageModel):
@@ -23,7 +24,7 @@ class AttnKitForPermutationLM(LanguageModel):
 
     def __init__(self, config: AttnKitConfig) -> None:
         super().__init__(config)
-        self.loss_type = "ForMaskedLM"
+        self.loss_function = label_loss
         self.post_init()
 
     @can_return_tuple

@@ -94,6 +94,25 @@ def inputs_of(model: PreTrainedModel, padding: str) -> dict[str, torch.Tensor]:
     return inputs
 
 
+def labels_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """What the head learns from, for the inputs above; nothing where it has no labels."""
+    name, num_tokens = type(model).__name__, 6 if model.config.is_encoder_decoder else 9
+    tokens = torch.randint(3, model.config.vocab_size, (2, num_tokens))
+    tokens[:, 1] = -100
+    classes = torch.randint(0, 2, (2,))
+    kinds: dict[str, dict[str, torch.Tensor]] = {
+        "QuestionAnswering": {"start_positions": torch.tensor([0, 3]), "end_positions": torch.tensor([4, 99])},
+        "TokenClassification": {"labels": torch.randint(0, 2, (2, num_tokens))},
+        "SequenceClassification": {"labels": classes},
+        "MultipleChoice": {"labels": classes},
+        "PreTraining": {"labels": tokens, "next_sentence_label": classes},
+        "LM": {"labels": tokens},
+        "MT": {"labels": tokens},
+        "ConditionalGeneration": {"labels": tokens},
+    }
+    return next((labels for kind, labels in kinds.items() if kind in name), {})
+
+
 def tensors(outputs: Any) -> dict[str, torch.Tensor]:
     flat = {}
     for key, value in outputs.items():

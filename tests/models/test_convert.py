@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from foreign import BERT, TOLERANCE, build, inputs_of, tolerance, worst_difference
+from foreign import BERT, TOLERANCE, build, inputs_of, labels_of, tensors, tolerance, worst_difference
 from transformers import DynamicCache
 
 from attnkit import AttnKitConfig, AttnKitForCausalLM, AttnKitForMaskedLM
@@ -43,6 +43,41 @@ def test_vectors_in_place_of_ids_are_the_same(name: str) -> None:
             ids = inputs.pop(f"{key}input_ids")
             inputs[f"{key}inputs_embeds"] = torch.randn(*ids.shape, theirs.config.hidden_size, dtype=torch.float64)
     assert worst_difference(theirs, from_hf(theirs), inputs) < tolerance(theirs)
+
+
+# Whatever the dtype of a model, transformers makes these losses in fp32.
+ROUNDED = {
+    "BertLMHeadModel",
+    "RobertaForCausalLM",
+    "GPT2LMHeadModel",
+    "LlamaForCausalLM",
+    "LlamaForTokenClassification",
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@torch.no_grad()
+def test_losses_are_the_same(name: str) -> None:
+    theirs = build(name, torch.float64)
+    labels = labels_of(theirs)
+    inputs = inputs_of(theirs, "none") | labels
+    one, other = (model(**inputs) for model in (theirs, from_hf(theirs)))
+    assert ("loss" in one) == ("loss" in other) == bool(labels)
+    if labels:
+        assert (one.loss - other.loss).abs() < TOLERANCE[torch.float32 if name in ROUNDED else torch.float64]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@torch.no_grad()
+def test_weights_of_attention_are_the_same(name: str) -> None:
+    theirs = build(name)
+    theirs.set_attn_implementation("eager")
+    inputs = inputs_of(theirs, "right") | {"output_attentions": True}
+    pair = [tensors(model(**inputs)) for model in (theirs, from_hf(theirs))]
+    weights = [key for key in pair[0] if "attentions" in key]
+    assert weights
+    assert weights == [key for key in pair[1] if "attentions" in key]
+    assert max((pair[0][key] - pair[1][key]).abs().max() for key in weights) < TOLERANCE[torch.float32]
 
 
 @pytest.mark.parametrize("name", CLASSES)
