@@ -1,9 +1,10 @@
 """Runs that are ended by a signal; started by the tests of checkpoints.
 
 `interrupted_run.py FOLDER` makes FOLDER/in-step-9 and FOLDER/in-save-14, each killed by SIGKILL at the moment of its
-name; FOLDER/told-to-stop, which would go on for ever but for a SIGTERM after its first step; and FOLDER/again, a run
-that saves after each step, is killed at drawn moments between two accesses to its folder, and resumed until it is
-through. It prints how each ended as one JSON object, for the last how often it was killed.
+name; FOLDER/in-stream, killed in step 8, whose rows are streamed; FOLDER/told-to-stop, which would go on for ever but
+for a SIGTERM after its first step; and FOLDER/again, a run that saves after each step, is killed at drawn moments
+between two accesses to its folder, and resumed until it is through. It prints how each ended as one JSON object, for
+the last how often it was killed.
 """
 
 import json
@@ -15,9 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from samples import causal_model, fresh_accelerator, held_out, run, settings, text_rows
+from samples import causal_model, fresh_accelerator, held_out, run, settings, streamed, text_rows
 from transformers import GPT2LMHeadModel
 
+from attnkit.data import rows as rows_module
 from attnkit.training.tracking import TrackingConfig
 
 ACCESSES = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.symlink", "os.scandir", "shutil.rmtree")
@@ -61,6 +63,15 @@ def make_run(moment: str, output_dir: Path) -> None:
     evaluate = held_out(text_rows(5), accelerator)
     tracking = TrackingConfig()
     run(model, text_rows(18), training, accelerator=accelerator, evaluate=evaluate, tracking=tracking, tokenizer=model)
+
+
+def killed_stream(folder: Path) -> None:
+    """Train on the text of a folder until the rows of step 8 are read."""
+    rows_module.PORTION = 60  # characters, as the test has it
+    rows, model, objective = streamed(folder / "text")
+    model.register_forward_pre_hook(lambda *_: die() if rows.position == 8 * 4 else None)
+    training = settings(folder / "in-stream", save_steps=3)
+    run(model, rows, training, accelerator=fresh_accelerator(), collate=objective)
 
 
 def ending_of(job: Callable[[], None], *, stop: bool = False) -> int:
@@ -112,6 +123,7 @@ def main() -> None:
         moment: ending_of(lambda moment=moment: make_run(moment, folder / moment), stop=moment == "told-to-stop")
         for moment in moments
     }
+    endings["in-stream"] = ending_of(lambda: killed_stream(folder))
     print(json.dumps({**endings, "again": kill_again_and_again(folder / "again")}))
 
 

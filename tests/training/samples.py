@@ -108,7 +108,8 @@ def labelled_rows(num_rows: int) -> list[Row]:
 
 
 def streamed(folder: Path) -> tuple[StreamedRows, AttnKitForCausalLM, Objective]:
-    """Rows without end from files of very different sizes, a model for them, and what makes batches of them."""
+    """Rows without end of two sources, one of files of very different sizes, a model for them, and what makes batches
+    of them."""
     folder.mkdir(parents=True)
     words = [
         "the",
@@ -127,12 +128,15 @@ def streamed(folder: Path) -> tuple[StreamedRows, AttnKitForCausalLM, Objective]
         "it",
         "again",
     ]
-    for name, num_lines in (("a", 3), ("b", 7), ("c", 1)):
+    for name, num_lines in (("a", 3), ("b", 7), ("c", 2)):
         lines = [f"{name} {number} " + " ".join(words[: 2 + number]) for number in range(num_lines)]
         (folder / f"{name}.txt").write_text("\n".join(lines))
     (folder / "held_out.csv").write_text("text\nsomething else\n")
     data = PretrainDataConfig(
-        source=str(folder / "*.txt"),
+        source=[
+            {"source": [str(folder / "a.txt"), str(folder / "b.txt")], "weight": 3},
+            {"source": str(folder / "c.txt"), "weight": 1},
+        ],
         documents="line",
         held_out_source=str(folder / "held_out.csv"),
         packing="one_document",

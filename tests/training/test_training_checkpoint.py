@@ -95,30 +95,35 @@ def test_resume_after_a_signal_is_exact(
     assert_same_run(second, uninterrupted)
 
 
-def test_a_stream_goes_on_from_its_buffers(
-    tmp_path: Path, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("attnkit.data.rows.PORTION", 60)  # characters: several portions in each epoch
-
-    def stream(name: str, *, stop_at: int = 0, **changes: Any) -> TrainResult:
-        rows, model, objective = streamed(tmp_path / f"text-{len(list(tmp_path.iterdir()))}")
+def stream(output_dir: Path, accelerator: Accelerator, *, stop_at: int = 0, **changes: Any) -> TrainResult:
+    """Twenty steps over a stream of several sources, of which each epoch has several portions."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("attnkit.data.rows.PORTION", 60)  # characters
+        rows, model, objective = streamed(Path(tempfile.mkdtemp(dir=output_dir.parent)) / "text")
 
         def interrupt(*_: Any) -> None:
             if rows.position == 4 * stop_at:
                 os.kill(os.getpid(), signal.SIGTERM)
 
         model.register_forward_pre_hook(interrupt)
-        training = settings(tmp_path / name, save_steps=3, **changes)
+        training = settings(output_dir, save_steps=3, **changes)
         return run(model, rows, training, accelerator=accelerator, collate=objective)
 
-    whole, stopped = stream("whole"), stream("cut", stop_at=8)
+
+@pytest.fixture(scope="module")
+def whole_stream(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
+    return stream(tmp_path_factory.mktemp("stream") / "whole", fresh_accelerator())
+
+
+def test_a_stream_goes_on_from_its_buffers(tmp_path: Path, accelerator: Accelerator, whole_stream: TrainResult) -> None:
+    stopped = stream(tmp_path / "cut", accelerator, stop_at=8)
     assert (stopped.interrupted, stopped.steps) == (True, 8)
     again, _, _ = streamed(tmp_path / "again")
     again.go_to(stopped.last_checkpoint / "stream.arrow")
     assert 7 * 4 <= again.position <= 8 * 4  # rows of a step: no more than those has to be passed over
-    resumed = stream("cut", resume=True)
+    resumed = stream(tmp_path / "cut", accelerator, resume=True)
     assert resumed.resumed_from == stopped.last_checkpoint
-    assert all(torch.equal(weights(resumed)[name], tensor) for name, tensor in weights(whole).items())
+    assert_same_run(resumed, whole_stream)
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +152,16 @@ def test_resume_after_sigkill_is_exact(
     assert result.resumed_from == checkpoints / f"step-{newest:06d}"
     assert_same_run(result, uninterrupted)
     assert not list(checkpoints.glob(".unfinished-*"))
+
+
+def test_a_stream_that_was_killed_goes_on_from_its_buffers(
+    ended: tuple[Path, dict[str, int]], accelerator: Accelerator, whole_stream: TrainResult
+) -> None:
+    folder, endings = ended
+    assert endings["in-stream"] == -signal.SIGKILL
+    resumed = stream(folder / "in-stream", accelerator, resume=True)
+    assert resumed.resumed_from == folder / "in-stream" / "checkpoints" / "step-000006"
+    assert_same_run(resumed, whole_stream)
 
 
 def test_resume_is_exact_whenever_a_run_was_killed(
