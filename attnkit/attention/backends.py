@@ -19,6 +19,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from attnkit.attention.cpu_kernel import cpu_attention, takes
 from attnkit.attention.pairwise import tiled_attention
 from attnkit.attention.scorers.base import PairwiseScorer, Scorer, repeat_heads, scaled_pair
+from attnkit.attention.scorers.maps import in_parts, wide_dtype
 from attnkit.errors import UsageError
 
 Backend = Callable[..., tuple[Tensor, Tensor | None]]
@@ -44,8 +45,8 @@ def eager_attention(
 
     query [B, H, Q, M] and key [B, G, K, M] are mapped; value [B, G, K, V]; the mask is boolean (True: may meet),
     additive, or None; `position_bias` [B or 1, H, Q, K] and `query_term` [B, H, Q, 1] are added to the scores and
-    `window_weight` [B, H, Q, K] multiplies the weights; the last `distance_width` columns of query and key are no
-    scorer's (see `scaled_pair`). `module` has the scorer, the normalizer and `is_causal`.
+    `window_weight` [B, H, Q, K] multiplies the weights; the last `distance_width` columns of query and key are the
+    position's (see `scaled_pair`). `module` has the scorer, the normalizer and `is_causal`.
     Returns [B, Q, H, V] and the weights [B, H, Q, K].
     """
     key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
@@ -113,9 +114,13 @@ def fused(kernel: Backend) -> Backend:
         *,
         query_term: Tensor | None = None,
         window_weight: Tensor | None = None,
+        distance_width: int = 0,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         assert window_weight is None, "check_backend() lets no window weight reach a fused kernel"
+        if distance_width:
+            query = scaled_query(query, scaling=kwargs["scaling"], distance_width=distance_width)
+            kwargs = kwargs | {"scaling": 1.0}
         if kernel is sdpa_attention_forward and 0 in (*query.shape[:3], key.shape[2]):  # the kernel divides by them
             output, _ = eager_attention(module, query, key, value, attention_mask, query_term=query_term, **kwargs)
             return output, None
@@ -127,7 +132,7 @@ def fused(kernel: Backend) -> Backend:
         added_row = False
         if sink is not None:
             query, key, value, attention_mask, added_row = add_sink(
-                sink.to(query)[:, None, None] - (0 if query_term is None else query_term),
+                sink[:, None, None] - (0 if query_term is None else query_term),
                 query * kwargs["scaling"],
                 key,
                 value,
@@ -155,6 +160,13 @@ def fused(kernel: Backend) -> Backend:
     return attend
 
 
+def scaled_query(query: Tensor, *, scaling: float, distance_width: int = 0) -> Tensor:
+    """A mapped query times the factor of its score, all but the position's columns, which have none."""
+    factor = query.new_full((query.shape[-1],), scaling)
+    factor[query.shape[-1] - distance_width :] = 1
+    return query * factor
+
+
 def widen(states: Tensor, width: int) -> Tensor:
     """Zeros behind the last column up to this width. A gradient passes `cat` as a view, where `F.pad` copies it."""
     missing = width - states.shape[-1]
@@ -169,14 +181,15 @@ def add_sink(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, bool]:
     """Put a key without a value before all others, which every query meets with score `logit` [B or 1, H, Q or 1, 1].
 
-    One column more: the logit in the queries, 0 in the keys, 1 in the new key. Where the kernel's causal flag stands
-    for a mask, a first query without meaning (True is returned) keeps query i and key i in one line.
+    More columns: the logit in the queries, of half precision in three parts, 0 in the keys, 1 in the new key. Where the
+    kernel's causal flag stands for a mask, a first query without meaning (True is returned) keeps query i and key i in
+    one line.
     """
-    logit = logit.expand(*query.shape[:-1], 1)
-    query = torch.cat([query, logit], dim=-1)
-    key = F.pad(key, (0, 1, 1, 0))
+    columns = in_parts(logit.to(wide_dtype(query.dtype)), query.dtype, (0, 1, 2)).expand(*query.shape[:-1], -1)
+    query = torch.cat([query, columns], dim=-1)
+    key = F.pad(key, (0, columns.shape[-1], 1, 0))
     first = torch.zeros_like(key[:, :, :1])
-    first[..., -1] = 1
+    first[..., -columns.shape[-1] :] = 1
     key = torch.cat([first, key[:, :, 1:]], dim=2)
     value = F.pad(value, (0, 0, 1, 0))
     if attention_mask is not None:
@@ -234,7 +247,7 @@ def pairwise_attention(
         bias, allowed = apply_mask(zeros, attention_mask, causal=False)
     sink = module.normalizer.sink()
     if sink is not None:
-        sink = sink.to(query)[None, :, None, None] - (0 if query_term is None else query_term)
+        sink = sink[None, :, None, None] - (0 if query_term is None else query_term)
     output = tiled_attention(
         module.scorer,
         query,

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, EncoderDecoderCache
 
+from attnkit.attention.backends import BACKENDS
+from attnkit.attention.choice import FASTEST_FIRST, obstacle
 from attnkit.attention.patterns import Full
 from attnkit.errors import UsageError, check_count, nearest
 
@@ -31,6 +33,21 @@ def check_sizes(
         raise UsageError(f"unknown sharing {sharing!r}: {nearest(sharing, get_args(Sharing))}")
     if sharing in ("query_key", "all") and num_heads != num_key_value_heads:
         raise UsageError(f"sharing {sharing!r} needs as many key-value heads as query heads")
+
+
+def check_backend(layer: Any, backend: Any) -> None:
+    """Raise `UsageError` for a backend that cannot compute the layer; what is registered under no name may."""
+    parts: dict[str, Any] = {
+        "scorer": type(layer.scorer),
+        "normalizer": type(layer.normalizer),
+        "pattern": type(layer.pattern),
+    }
+    name = next((name for name, known in BACKENDS.items() if known is backend), None)
+    reason = None if name is None else obstacle(name, **parts)
+    if reason is not None:
+        able = next(name for name in FASTEST_FIRST if obstacle(name, **parts) is None)
+        remedy = "use eager_attention, the default" if able == "eager" else f"use BACKENDS[{able!r}]"
+        raise UsageError(f"backend {name!r}: {reason}; {remedy}")
 
 
 def check_call(layer: Any, states: Tensor, source: Tensor | None, *, cache: Cache | None, **given: Any) -> None:

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 
-from attnkit.attention.backends import Backend, eager_attention, widen
-from attnkit.attention.calls import Sharing, check_call, check_sizes
+from attnkit.attention.backends import Backend, eager_attention, scaled_query, widen
+from attnkit.attention.calls import Sharing, check_backend, check_call, check_sizes
 from attnkit.attention.masks import build_mask, count_keys, find_documents
 from attnkit.attention.normalizers import normalizers
+from attnkit.attention.options import build_part
 from attnkit.attention.patterns import WeighingPattern, patterns, shape_of_pattern
 from attnkit.attention.positions import Position, rotate
 from attnkit.attention.positions import positions as position_kinds
@@ -91,13 +92,12 @@ class Attention(nn.Module):
         output_bias = bias if output_bias is None else output_bias
         self.o_proj = nn.Linear(num_heads * self.head_dim, hidden_size, bias=output_bias)
         shape = {"num_heads": num_heads, "num_key_value_heads": num_key_value_heads, "head_dim": self.head_dim}
-        self.scorer = scorers[scorer](max_positions=max_positions, **shape, **(scorer_options or {}))
-        self.normalizer = normalizers[normalizer](num_heads=num_heads, **(normalizer_options or {}))
+        self.scorer = build_part(scorers, scorer, scorer_options, max_positions=max_positions, **shape)
+        self.normalizer = build_part(normalizers, normalizer, normalizer_options, num_heads=num_heads)
         heads = shape_of_pattern(pattern, num_heads=num_heads, head_dim=self.head_dim)
-        self.pattern = patterns[pattern](**heads, **(pattern_options or {}))
-        self.position = position_kinds[position](
-            hidden_size=hidden_size, max_positions=max_positions, causal=causal, **shape, **(position_options or {})
-        )
+        self.pattern = build_part(patterns, pattern, pattern_options, **heads)
+        shape |= {"hidden_size": hidden_size, "max_positions": max_positions}
+        self.position = build_part(position_kinds, position, position_options, causal=causal, **shape)
         if type(self.position).embed is not Position.embed and not self.position.acts_on_scores:
             raise UsageError(f"position {position!r} has no place in a layer: add its embed(positions) to the states")
 
@@ -133,6 +133,7 @@ class Attention(nn.Module):
         """
         padding = None
         if past is None:
+            check_backend(self, backend)
             check_call(
                 self, states, source, mask=mask, positions=positions, source_positions=source_positions, cache=cache
             )
@@ -182,8 +183,9 @@ class Attention(nn.Module):
         mapped_query, scale, distance_width = self.map_query(query, positions, segments)
         extra = self.extra_terms(query, mask, bias, positions, past, key.shape[2])
         if columns is not None:
-            term = scale * product_of_groups(mapped_query[..., -columns.shape[-1] :], columns)
-            mapped_query = mapped_query[..., : -columns.shape[-1]]
+            content, rest = mapped_query.split([key.shape[-1], columns.shape[-1]], dim=-1)
+            term = product_of_groups(scaled_query(rest, scaling=scale, **distance_width), columns)
+            mapped_query, distance_width = content, {}
             extra["position_bias"] = term + extra["position_bias"] if "position_bias" in extra else term
         output, weights = backend(
             self,
@@ -202,14 +204,12 @@ class Attention(nn.Module):
         self, query: Tensor, positions: Tensor, segments: Tensor | None = None
     ) -> tuple[Tensor, float, dict[str, int]]:
         """[B, H, N, D] -> the mapped query [B, H, N, M + C], the factor of its product with mapped keys, and the number
-        of its columns that are no pairwise scorer's."""
+        of its last columns that are the position's, without that factor."""
         mapped = self.scorer.map_query(self.position.content_query(query), positions)
         distance = self.position.map_query(query, positions, segments)
         if distance is None:
             return mapped, self.scorer.scale, {}
-        if isinstance(self.scorer, PairwiseScorer):
-            return torch.cat([mapped, distance], dim=-1), self.scorer.scale, {"distance_width": distance.shape[-1]}
-        return torch.cat([self.scorer.scale * mapped, distance], dim=-1), 1.0, {}
+        return torch.cat([mapped, distance], dim=-1), self.scorer.scale, {"distance_width": distance.shape[-1]}
 
     def map_key(self, key: Tensor, positions: Tensor, segments: Tensor | None = None) -> Tensor:
         """[B, G, N, D] -> [B, G, N, M + C]."""
@@ -319,14 +319,15 @@ class Attention(nn.Module):
         """What the backend adds to the scores or multiplies the weights with, as far as the parts have it."""
         places = past + torch.arange(query.shape[2], device=query.device)
         key_places = torch.arange(num_keys, device=query.device)
-        terms = [term for term in (bias, self.position.bias(places, key_places)) if term is not None]
+        terms = [term for term in (bias, self.position.bias(places, key_places, query.dtype)) if term is not None]
         extra: dict[str, Tensor] = {}
         if terms:
             extra["position_bias"] = sum(terms[1:], start=terms[0]).to(query.dtype)
         if not self.normalizer.cancels_query_term:
-            parts = self.scorer.query_term(self.position.content_query(query)), self.position.query_term(positions)
+            of_content = self.scorer.query_term(self.position.content_query(query))
+            parts = of_content, self.position.query_term(positions, query.dtype)
             of_query = [part for part in parts if part is not None]
-            extra |= {"query_term": sum(of_query[1:], start=of_query[0]).to(query.dtype)} if of_query else {}
+            extra |= {"query_term": sum(of_query[1:], start=of_query[0])} if of_query else {}
         if isinstance(self.pattern, WeighingPattern):
             num_allowed = count_allowed(mask, places, num_keys, causal=self.is_causal)
             first = places - positions  # where each query's document starts in its row

@@ -67,8 +67,8 @@ class Position(nn.Module, ABC):
         """[B, N] -> cosines and sines [B, 1, N, head_dim] in fp32, applied to queries and keys by `rotate`."""
         return None
 
-    def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor | None:
-        """Positions [Q] and [K] -> a term of the score [1, H, Q, K]."""
+    def bias(self, query_positions: Tensor, key_positions: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """Positions [Q] and [K] -> a term of the score [1, H, Q, K], for scores of that dtype."""
         return None
 
     def content_query(self, query: Tensor) -> Tensor:
@@ -86,8 +86,9 @@ class Position(nn.Module, ABC):
         """[B, K] -> [B or 1, G, K, M]."""
         return None
 
-    def query_term(self, positions: Tensor) -> Tensor | None:
-        """[B, Q] -> [B, H, Q, 1], what the mapped query and key leave out, as it is one number for all keys."""
+    def query_term(self, positions: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """[B, Q] -> [B, H, Q, 1], at least in fp32, what the mapped query and key leave out, as it is one number for
+        all keys. `dtype` is that of the mapped query and key."""
         return None
 
     def reset_parameters(self) -> None:
@@ -267,13 +268,16 @@ class Alibi(Position):
     acts_on_scores = True
     per_layer = True
 
-    def slopes(self, device: torch.device) -> Tensor:
-        return 2.0 ** (-8.0 / self.num_heads * torch.arange(1, self.num_heads + 1, device=device))
+    def slopes(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """m_h [H, 1, 1] with the digits of `dtype`, as fp32 at least."""
+        wide = torch.promote_types(dtype, torch.float32)
+        heads = torch.arange(1, self.num_heads + 1, dtype=wide, device=device)
+        return (2.0 ** (-8.0 / self.num_heads * heads)[:, None, None]).to(dtype).to(wide)
 
     def map_query(self, query: Tensor, positions: Tensor, segments: Tensor | None = None) -> Tensor | None:
         if not self.causal:
             return None
-        slope = self.slopes(query.device)[:, None, None]
+        slope = self.slopes(query.dtype, query.device)
         return torch.cat([256 * slope, slope], dim=-1).to(query.dtype).expand(*query.shape[:-1], 2)
 
     def map_key(self, positions: Tensor, dtype: torch.dtype, segments: Tensor | None = None) -> Tensor | None:
@@ -283,14 +287,16 @@ class Alibi(Position):
         parts = torch.stack([positions // 256, positions % 256], dim=-1).to(dtype)
         return parts[:, None].expand(-1, self.num_key_value_heads, -1, -1)
 
-    def query_term(self, positions: Tensor) -> Tensor | None:
-        return -self.slopes(positions.device)[:, None, None] * positions[:, None, :, None] if self.causal else None
+    def query_term(self, positions: Tensor, dtype: torch.dtype) -> Tensor | None:
+        if not self.causal:
+            return None
+        return -self.slopes(dtype, positions.device) * positions[:, None, :, None]
 
-    def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor | None:
+    def bias(self, query_positions: Tensor, key_positions: Tensor, dtype: torch.dtype) -> Tensor | None:
         if self.causal:
             return None
         distance = (query_positions[:, None] - key_positions).abs()
-        return (-self.slopes(distance.device)[:, None, None] * distance)[None]
+        return (-self.slopes(dtype, distance.device) * distance)[None].to(dtype)
 
 
 @positions.register("t5")
@@ -315,9 +321,9 @@ class T5Buckets(Position):
         self.max_distance = max_distance
         self.embedding = nn.Embedding(num_buckets, self.num_heads)
 
-    def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+    def bias(self, query_positions: Tensor, key_positions: Tensor, dtype: torch.dtype) -> Tensor:
         bucket = self.bucket(key_positions - query_positions[:, None])  # [Q, K]
-        return self.embedding(bucket).permute(2, 0, 1)[None]
+        return self.embedding(bucket).permute(2, 0, 1)[None].to(dtype)
 
     def bucket(self, offset: Tensor) -> Tensor:
         """The bucket of each offset j - i."""

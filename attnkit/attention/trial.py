@@ -181,7 +181,7 @@ def try_position(position: Position, shape: dict[str, Any]) -> None:
         cosine, sine = rotation
         expect(cosine, "rotation", "B 1 N D", [ROWS, 1, num_tokens, width])
         expect(sine, "rotation", "B 1 N D", [ROWS, 1, num_tokens, width])
-    if (bias := position.bias(places, places)) is not None:
+    if (bias := position.bias(places, places, query.dtype)) is not None:
         expect(bias, "bias", "1 H Q K", [1, heads, num_tokens, num_tokens])
     expect(position.content_query(query), "content_query", "B H Q D", list(query.shape))
     mapped_query, mapped_key = position.map_query(query, tokens), position.map_key(tokens, query.dtype)

@@ -232,7 +232,8 @@ class Stack(AttnKitPreTrainedModel):
         num_tokens, device = states.shape[1], states.device
         num_keys, first_key = (num_tokens, 0) if cache is None else cache.get_mask_sizes(num_tokens, 0)
         query_places = past + torch.arange(num_tokens, device=device)
-        return self.embeddings.position.bias(query_places, first_key + torch.arange(num_keys, device=device))
+        key_places = first_key + torch.arange(num_keys, device=device)
+        return self.embeddings.position.bias(query_places, key_places, states.dtype)
 
     def start_cache(self, use_cache: bool | None) -> Cache | None:
         """An empty cache where one is wanted and the stack can use it."""

@@ -196,7 +196,7 @@ class Layer:
         return max(1, TILE_ELEMENTS // max(1, elements_per_query)) < self.queries
 
     def bias_wants_gradient(self) -> bool:
-        bias = self.position.bias(places(self.past, self.queries)[0], places(0, self.keys)[0])
+        bias = self.position.bias(places(self.past, self.queries)[0], places(0, self.keys)[0], torch.float32)
         return bias is not None and bias.requires_grad
 
     def projection_work(self, rows: int, *, query_reached: bool, key_reached: bool) -> Work:

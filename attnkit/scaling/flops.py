@@ -8,6 +8,8 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import get_args
 
+import torch
+
 from attnkit.attention import positions
 from attnkit.attention.backends import BACKENDS
 from attnkit.errors import UsageError, check_count, nearest
@@ -220,7 +222,8 @@ def attention_layers(
     keys, pairs = past + queries, queries * (past + queries)
     if useful:
         pairs = pairs_of_layer(config, depth=depth, num_queries=queries, past=past, causal=causal)
-    shared = build_position(config, causal=causal, in_layer=False).bias(places(past, queries)[0], places(0, keys)[0])
+    position = build_position(config, causal=causal, in_layer=False)
+    shared = position.bias(places(past, queries)[0], places(0, keys)[0], torch.float32)
     own = Layer(
         config=config,
         scorer=build_scorer(config, *scorer),

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from attnkit.attention.options import option_problems
 from attnkit.errors import UsageError, nearest, repeated
-from attnkit.models.checks import option_problems
 from attnkit.registry import Registry
 from attnkit.tasks.examples import Example, ExamplesConfig
 from attnkit.tasks.fields import Field

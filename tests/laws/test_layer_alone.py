@@ -83,6 +83,10 @@ def test_sizes_that_no_layer_has() -> None:
         ({"num_heads": 4, "scorer": "cosin"}, "unknown scorer 'cosin': did you mean 'cosine'"),
         ({"num_heads": 0}, "num_heads must be at least 1, not 0"),
         ({"num_heads": 4, "sharing": "none"}, "unknown sharing 'none': allowed: all, key_value, query_key, separate"),
+        (
+            {"num_heads": 4, "scorer": "gaussian", "scorer_options": {"initial_width": "a", "with": 2}},
+            r"scorer_options: initial_width of Gaussian is 'a', not 'float' or 'NoneType'\nscorer_options: Gaussian takes no",
+        ),
         ({"num_heads": 4, "dropout": 1.5}, "dropout must be at least 0 and at most 1, not 1.5"),
     ):
         with pytest.raises(UsageError, match=said):
@@ -141,6 +145,9 @@ CALLS: list[tuple[dict[str, Any], tuple[torch.Tensor, ...], dict[str, Any], str]
         {"source_positions": torch.arange(7)[None]},
         r"source_positions must be \[2 or 1, 5\], not \[1, 7\]",
     ),
+    ({"scorer": Part("additive")}, (X,), {"backend": attend("sdpa")}, r"no dot product; use BACKENDS\['pairwise'\]"),
+    ({"normalizer": Part("sigmoid")}, (X,), {"backend": attend("pairwise")}, "not those of softmax; use eager_att"),
+    ({"pattern": Part("local_p")}, (X,), {"backend": attend("sdpa")}, "changes the weights after softmax; use eager"),
     (
         {"scorer": Part("location")},
         (tokens(2, 40),),

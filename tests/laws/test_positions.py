@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from parts import attend
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
@@ -63,6 +64,33 @@ def test_alibi_is_exact_in_half_precision() -> None:
     torch.testing.assert_close(scores - scores[-1], -(2.0**-8) * (8191 - places[0]), rtol=0, atol=0)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("scorer", ["scaled_dot", "additive"])
+@pytest.mark.parametrize("normalizer", ["softmax", "softmax1"])
+def test_half_precision_has_its_digits_at_the_end_of_a_long_text(
+    scorer: str, normalizer: str, dtype: torch.dtype
+) -> None:
+    """Whatever says the order: the error at late places is at most twice that without positions at all."""
+    places = torch.arange(8000, 8040)[None]
+
+    def error(position: str, causal: bool, backend: str) -> float:
+        torch.manual_seed(0)
+        parts = {"scorer": scorer, "normalizer": normalizer, "position": position}
+        layer = Attention(24, 3, causal=causal, max_positions=8192, **parts).to(dtype).double().eval()
+        states = torch.randn(2, 40, 24).to(dtype)
+        reference, _ = layer(states.double(), positions=places)
+        output, _ = layer.to(dtype)(states, positions=places, backend=attend(backend))
+        return ((output.double() - reference).norm() / reference.norm()).item()
+
+    compares = [name for name, position in positions.items() if scorer == "scaled_dot" or not position.needs_comparison]
+    in_layers = [name for name in compares if positions[name].acts_on_scores]
+    for backend in ("eager", "sdpa" if scorer == "scaled_dot" else "pairwise"):
+        for causal in (True, False):
+            allowed = 2 * error("none", causal, backend)
+            assert {name: found for name in in_layers if (found := error(name, causal, backend)) > allowed} == {}
+
+
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("normalizer", sorted(normalizers))
 def test_alibi_is_a_penalty_of_distance_whatever_the_normalizer(normalizer: str, causal: bool) -> None:
@@ -70,10 +98,10 @@ def test_alibi_is_a_penalty_of_distance_whatever_the_normalizer(normalizer: str,
     layer = Attention(24, 3, scorer="dot", normalizer=normalizer, position="alibi", causal=causal).double().eval()
     states = torch.randn(2, 7, 24).double()
     query, key = (layer.split_heads(project(states)) for project in (layer.q_proj, layer.k_proj))
-    slopes = layer.position.slopes(states.device)[:, None, None]
+    slopes = layer.position.slopes(states.dtype, states.device)
     places = torch.arange(7)
     scores = query @ key.mT - slopes * (places[:, None] - places).abs()
     allowed = torch.ones(7, 7, dtype=torch.bool)
     allowed = (allowed.tril() if causal else allowed).expand_as(scores)
     scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
-    torch.testing.assert_close(layer(states)[1], layer.normalizer(scores, allowed), rtol=0, atol=1e-6)
+    torch.testing.assert_close(layer(states)[1], layer.normalizer(scores, allowed), rtol=0, atol=1e-12)

@@ -9,8 +9,8 @@ import torch
 import attnkit
 from attnkit import AttnKitConfig, AttnKitForCausalLM
 from attnkit.attention import normalizers, patterns, positions, scorers
+from attnkit.attention.options import option_types
 from attnkit.errors import UsageError
-from attnkit.models.checks import option_types
 from attnkit.testing.models import build_model, sample_ids
 
 MISTAKES = {

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from attnkit import AttnKitConfig
 from attnkit.attention import normalizers, patterns, positions, scorers
+from attnkit.attention.options import option_types
 from attnkit.errors import UsageError
-from attnkit.models.checks import option_types
 
 HEADS = {
     "encoder": ["none", "masked_lm", "token_classification", "question_answering", "sequence_classification"],

@@ -172,12 +172,14 @@ def scaled_pair(
     distance_width: int,
 ) -> Tensor:
     """scaling · pair(query, key), plus the product of the last `distance_width` columns of both, in which a position
-    says how far they are apart: [B, H, Q, M] and [B, H, K, M] -> [B, H, Q, K]."""
+    says how far they are apart: [B, H, Q, M] and [B, H, K, M] -> [B, H, Q, K]. That product is one of fp32 at least:
+    its terms may be as large as a text is long, and their difference small."""
     if distance_width == 0:
         return scaling * pair(mapped_query, mapped_key)
     query, of_query = mapped_query[..., :-distance_width], mapped_query[..., -distance_width:]
     key, of_key = mapped_key[..., :-distance_width], mapped_key[..., -distance_width:]
-    return scaling * pair(query, key) + of_query @ of_key.transpose(-1, -2)
+    wide = torch.promote_types(of_query.dtype, torch.float32)
+    return scaling * pair(query, key) + of_query.to(wide) @ of_key.to(wide).transpose(-1, -2)
 
 
 scorers: Registry[Scorer] = Registry("scorer", Scorer)
