@@ -85,7 +85,7 @@ def test_sizes_that_no_layer_has() -> None:
         ({"num_heads": 4, "sharing": "none"}, "unknown sharing 'none': allowed: all, key_value, query_key, separate"),
         (
             {"num_heads": 4, "scorer": "gaussian", "scorer_options": {"initial_width": "a", "with": 2}},
-            r"scorer_options: initial_width of Gaussian is 'a', not 'float' or 'NoneType'\nscorer_options: Gaussian takes no",
+            r"scorer_options: initial_width of Gaussian is 'a', not 'float' or 'NoneType'\nscorer_options: Gaussian t",
         ),
         ({"num_heads": 4, "dropout": 1.5}, "dropout must be at least 0 and at most 1, not 1.5"),
     ):
