@@ -1,10 +1,10 @@
-"""A run whose weights two processes share out between them; started by the tests of launching.
+"""A run whose weights processes share out among them; started by the tests of launching.
 
     accelerate launch --config_file configs/accelerate/two_processes_cpu.yaml sharded.py FOLDER
     accelerate launch --config_file configs/accelerate/tensor_parallel.yaml … sharded.py FOLDER
 
-By FSDP2, or where the launcher asks for it by dividing each layer. Accelerate shards on GPUs only and says nothing on a
-CPU, so its state is told here what the launcher tells it there.
+By FSDP2, of all processes or within groups of them, or where the launcher asks for it by dividing each layer.
+Accelerate shards on GPUs only and says nothing on a CPU, so its state is told here what the launcher tells it there.
 """
 
 import sys
@@ -36,6 +36,8 @@ def shard(accelerator: Accelerator) -> None:
     )
     for state in (PartialState._shared_state, AcceleratorState._shared_state):
         state.update(distributed_type=DistributedType.FSDP, fsdp_plugin=plugin)
+    if (together := accelerator.parallelism_config) is not None:
+        accelerator.state.device_mesh = together.get_device_mesh("cpu")
 
 
 def refuse(*_: Any) -> Any:
@@ -44,7 +46,7 @@ def refuse(*_: Any) -> Any:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    accelerator = make_accelerator(num_processes=2)
+    accelerator = make_accelerator()
     divides = dividing_layers(accelerator) > 1
     if not divides:
         shard(accelerator)

@@ -321,19 +321,24 @@ def test_accelerate_takes_the_file_for_one_process() -> None:
     assert (config.num_processes, config.distributed_type.value) == (1, "NO")
 
 
-TENSOR_PARALLEL = [
-    "--num_processes=2",
-    "--parallelism_config_tp_size=2",
-    "--mixed_precision=no",
-    "--main_process_port=0",
+ON_CPU = ["--mixed_precision=no", "--main_process_port=0"]
+HYBRID = [
+    "--num_processes=4",
+    "--parallelism_config_dp_replicate_size=2",
+    "--parallelism_config_dp_shard_size=2",
+    "--parallelism_config_tp_size=1",
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "options"),
-    [("two_processes_cpu.yaml", []), ("tensor_parallel.yaml", TENSOR_PARALLEL)],
-    ids=["fsdp2", "tp"],
+    [
+        ("two_processes_cpu.yaml", []),
+        ("tensor_parallel.yaml", [*ON_CPU, *HYBRID]),
+        ("tensor_parallel.yaml", [*ON_CPU, "--num_processes=2", "--parallelism_config_tp_size=2"]),
+    ],
+    ids=["fsdp2", "hybrid", "tp"],
 )
 def test_sharded_weights_train_save_and_go_on_as_whole_ones(
     file: str, options: list[str], tmp_path: Path, accelerator: Accelerator
