@@ -151,8 +151,8 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def table(values: dict[str, Any]) -> str:
-    """Names and values that are not None, one row each."""
-    rows = [f"| {name} | {say(value)} |" for name, value in values.items() if value is not None]
+    """Names and values, one row each, but for those that say nothing: None and empty lists."""
+    rows = [f"| {name} | {say(value)} |" for name, value in values.items() if value not in (None, [])]
     return "\n".join(["| | |", "|---|---|", *rows])
 
 

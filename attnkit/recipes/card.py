@@ -12,7 +12,8 @@ from attnkit.models.card import CARD, USE, training_section, use_section, write_
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.tasks import Task
 
-NOT_TOLD = {"model", "scorer", "sample", "loss_curve"}  # of a summary: where things lie, and what the card says itself
+NOT_TOLD = {"model", "scorer", "sample", "loss_curve", "predictions", "report"}
+"""Of a summary: where things lie, and what the card says itself."""
 
 
 def write_run_card(

@@ -118,8 +118,14 @@ def summarize(groups: dict[Setting, list[Member]], *, best_metric: str, best_mod
         for setting, members in groups.items()
     ]
     choose = min if best_mode == "min" else max
-    best = choose(settings, key=lambda group: float(group["held_out"][best_metric]["mean"]))
-    return {"best_metric": best_metric, "best": settings.index(best), "settings": settings}
+    report = {"best_metric": best_metric, "settings": settings}
+    best = choose(settings, key=lambda group: score_of(group, report))
+    return {**report, "best": settings.index(best)}
+
+
+def score_of(group: dict[str, Any], report: dict[str, Any]) -> float:
+    """The mean by which the settings of a report are compared."""
+    return float(group["held_out"][report["best_metric"]]["mean"])
 
 
 def over_seeds(members: list[Member], *, beside: Sequence[Member] = ()) -> dict[str, dict[str, dict[str, Any]]]:
@@ -156,7 +162,9 @@ def say(report: dict[str, Any], path: Path) -> str:
         lines += [f"  {'run':<27}{folder}" for folder in group["runs"]]
     if len(settings) > 1:
         chosen = f"{setting_of(settings[report['best']])}, by the mean of held-out {report['best_metric']}"
-        lines.append(f"best of these: {chosen}")
+        equal = [group for group in settings if score_of(group, report) == score_of(settings[report["best"]], report)]
+        tie = f", the first of {len(equal)} with equal ones" if len(equal) > 1 else ""
+        lines.append(f"best of these: {chosen}{tie}")
     return "\n".join([*lines, f"written to {path}"])
 
 

@@ -26,6 +26,7 @@ from attnkit.training.evaluation import read_rows
 from attnkit.training.run_folder import writing
 
 LABELLED = 30  # classes of which a picture can hold the names
+NUMBERED = 12  # and of which it can hold a number for each pair
 WIDTH = 30  # characters of such a name
 
 
@@ -134,8 +135,13 @@ def plot_report(path: Path, task: Task, judged: Judged) -> None:
     for axes in rest:
         true = [task.gold(example) for example in judged.examples]
         said = [answer["prediction"] for answer in judged.answers]
-        axes.imshow(confusion_matrix(true, said, labels=task.names(), normalize="true"), cmap="Blues", vmin=0, vmax=1)
-        axes.set(xlabel="predicted", ylabel="true")
+        shares = confusion_matrix(true, said, labels=task.names(), normalize="true")
+        axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+        axes.set(xlabel="predicted", ylabel="true", title="share of each true class")
+        if len(task.names()) <= NUMBERED:
+            for (row, column), share in np.ndenumerate(shares):
+                color = "white" if share > 0.5 else "black"
+                axes.text(column, row, f"{share:.2f}", ha="center", va="center", color=color, fontsize=7)
         if len(task.names()) <= LABELLED:
             short = [name if len(name) <= WIDTH else f"{name[:WIDTH]}…" for name in task.names()]
             axes.set_xticks(range(len(short)), short, rotation=90, fontsize=7)

@@ -168,6 +168,14 @@ class Instruction(Task):
             f"the {room} of task.options.max_new_tokens, and lose their beginning where an answer is written"
             for room in cut[:1]
         ]
+        end = self.tokenizer.eos_token_id
+        open_ended = [row for row in rows if "labels" in row and not row["cut"] and end not in row["labels"]]
+        if open_ended:
+            said.append(
+                f"{len(open_ended):,} of {len(rows):,} answers do not end with {self.tokenizer.eos_token!r}, so that "
+                "the model does not learn to stop and writes on: let the tokenizer's chat_template put {{ eos_token }} "
+                "behind an answer"
+            )
         return super().notes(rows, sequence_length=sequence_length) + said
 
     def text_of(self, messages: list[Message], *, asks: bool = False) -> str:

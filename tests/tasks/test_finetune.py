@@ -32,7 +32,7 @@ from attnkit.config.finetune_run import FinetuneRun, GridConfig
 from attnkit.config.load import load
 from attnkit.config.runs import PretrainRun
 from attnkit.data.tokenizer import TokenizerConfig, train_tokenizer
-from attnkit.recipes.grid import runs_of
+from attnkit.recipes.grid import Member, Setting, runs_of, say, summarize
 from attnkit.training.settings import TrainingConfig
 
 ROOT = Path(__file__).parents[2]
@@ -334,6 +334,19 @@ def test_rates_that_differ_little_have_folders_of_their_own(tmp_path: Path) -> N
     grid = GridConfig(learning_rates=[1e-5, 1.0000001e-5], seeds=[1, 2], batch_sizes=[2, 4])
     folders = {member.training.output_dir for _, _, member in runs_of(FinetuneRun(training=training, grid=grid))}
     assert len(folders) == 8
+
+
+@pytest.mark.parametrize(("losses", "tie"), [([2.0, 1.0, 1.0], ", the first of 2 with equal ones"), ([1.0, 2.0], "")])
+def test_a_tie_of_a_grid_is_said(losses: list[float], tie: str) -> None:
+    groups = {
+        Setting(learning_rate=float(number), per_device_batch_size=8): [
+            Member(seed=1, folder=Path("run"), figures={"held_out": {"loss": loss}})
+        ]
+        for number, loss in enumerate(losses)
+    }
+    report = summarize(groups, best_metric="loss", best_mode="min")
+    assert report["best"] == losses.index(1.0)
+    assert say(report, Path("grid.json")).splitlines()[-2].endswith(f"by the mean of held-out loss{tie}")
 
 
 def test_a_grid_is_chosen_by_held_out_examples_and_reported_on_test_too(

@@ -185,6 +185,18 @@ def test_a_template_that_does_not_nest_is_refused(tokenizer: Any) -> None:
         task_of("instruction", tokenizer).row(TURNS, max_length=100)
 
 
+def test_a_template_that_ends_no_answer_is_said(tokenizer: Any) -> None:
+    ending = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}%s\n{% endfor %}"
+    said = []
+    for end in ("", "{{ eos_token }}"):
+        tokenizer.chat_template = ending.replace("%s", end) + "{% if add_generation_prompt %}assistant:{% endif %}"
+        task = task_of("instruction", tokenizer)
+        said.append(task.notes([task.row(TURNS, max_length=200)], sequence_length=200))
+    open_ended, ended = said
+    assert ended == []
+    assert [note for note in open_ended if note.startswith("1 of 1 answers do not end with '<|endoftext|>'")]
+
+
 def test_a_template_that_takes_no_such_conversation_says_why(tokenizer: Any) -> None:
     tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
     with pytest.raises(
