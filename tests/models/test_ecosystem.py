@@ -81,11 +81,12 @@ def test_low_rank_adapters_train(task: str, tmp_path: Path) -> None:
     }
     architecture, head = heads[task]
     body = head(AttnKitConfig(**SIZES, architecture=architecture, scorer="additive"))
-    model = get_peft_model(body, LoraConfig(r=2, target_modules=["q_proj", "v_proj"], task_type=task))
+    model = get_peft_model(body, LoraConfig(r=2, target_modules="all-linear", task_type=task))
     ids = torch.randint(3, 31, (2, 7))
     model(input_ids=ids, labels=torch.tensor([0, 1]) if task == "SEQ_CLS" else ids).loss.backward()
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    assert trained
+    adapted = {name.split(".lora_")[0].rpartition(".")[2] for name in trained if ".lora_" in name}
+    assert adapted == {"q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"}
     assert all(parameter.grad is not None for parameter in trained.values())
     model.save_pretrained(tmp_path)
     assert (tmp_path / "adapter_model.safetensors").is_file()
