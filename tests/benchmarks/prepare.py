@@ -21,6 +21,8 @@ from attnkit.data.documents import Documents
 from attnkit.data.objectives import ObjectiveConfig, objectives
 from attnkit.data.prepared import write_prepared
 
+TOGETHER = 2**12  # texts whose encodings are in memory at once, many times as large as they are
+
 
 def write_text(path: Path, megabytes: float) -> list[str]:
     """Distinct documents of that size together: those of Python, each time with another number before them."""
@@ -62,7 +64,8 @@ def shares(folder: Path, *, megabytes: float, rounds: int) -> list[tuple[float, 
     found = []
     for number in range(rounds):
         clock = Clock()
-        backend.encode_batch(texts, add_special_tokens=False)
+        for start in range(0, len(texts), TOGETHER):
+            backend.encode_batch(texts[start : start + TOGETHER], add_special_tokens=False)
         alone = clock.read()
         whole = prepare(folder / "text.txt", folder / "tokenizer", folder / f"rows-{number}")
         found.append((alone[0] / whole[0], alone[1] / whole[1]))
