@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from numbers import Real
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 MAX_BATCH = 2**20
@@ -19,6 +19,26 @@ class UsageError(ValueError):
 
     The command line prints that line and exits with code 2; Python callers catch a `ValueError`.
     """
+
+
+class Fault(NamedTuple):
+    """What is wrong with a row. Faults that differ in what was `found` alone are of one kind, and said in one line."""
+
+    before: str
+    found: str = ""
+    after: str = ""
+
+    @property
+    def kind(self) -> "Fault":
+        return self._replace(found="")
+
+
+class RowError(UsageError):
+    """A fault of a row, with the place of the row, e.g. `notes.csv:3`."""
+
+    def __init__(self, place: str, fault: Fault) -> None:
+        super().__init__(f"{place}: {''.join(fault)}")
+        self.fault = fault
 
 
 def seed_problems(key: str, seed: int) -> list[str]:

@@ -13,7 +13,7 @@ import numpy as np
 from attnkit.data import python_docs
 from attnkit.data.columnar import with_names
 from attnkit.data.readers import DocumentUnit, Row, check_columns, file_type, open_file
-from attnkit.errors import UsageError, first_line, nearest, seed_problems
+from attnkit.errors import Fault, RowError, UsageError, first_line, nearest, seed_problems
 from attnkit.files.hub import require_repository, unreachable
 
 Entries = str | Sequence[str | dict[str, Any]]
@@ -196,16 +196,16 @@ def text_of(row: Row, column: str) -> str:
     place, values = row
     text = values[column]
     if text is None:
-        raise UsageError(f"{place}: column {column!r} is null; fill it or remove the row")
+        raise RowError(place, Fault(f"column {column!r} is null; fill it or remove the row"))
     if not isinstance(text, str):
-        raise UsageError(
-            f"{place}: column {column!r} holds {type(text).__name__}, not text; store it as text or name another column"
-        )
+        remedy = ", not text; store it as text or name another column"
+        raise RowError(place, Fault(f"column {column!r} holds ", found=type(text).__name__, after=remedy))
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise UsageError(
-            f"{place}: column {column!r} holds half of a surrogate pair at character {error.start}; remove it"
+        found = f"at character {error.start}"
+        raise RowError(
+            place, Fault(f"column {column!r} holds half of a surrogate pair ", found=found, after="; remove it")
         ) from error
     return text
 

@@ -17,7 +17,7 @@ from attnkit.recipes.judge import BatchConfig, judge, make_rows, say_figures, wr
 from attnkit.recipes.model import load_model, row_length
 from attnkit.recipes.saved import refuse_several, tokenizer_of, verb_of
 from attnkit.tasks import Task, load_examples, make_task
-from attnkit.tasks.examples import ExamplesConfig, NewExamplesConfig, read_examples
+from attnkit.tasks.examples import ExamplesConfig, NewExamplesConfig, read_examples, unknown
 from attnkit.training.evaluation import read_rows
 from attnkit.training.launch import make_accelerator, on_main
 from attnkit.training.run_folder import PREDICTIONS
@@ -47,9 +47,10 @@ def predict(run: PredictRun) -> str:
     accelerator = make_accelerator()
     finetuned, folder = finetuned_run(run.path, data=run.data, imports=run.imports)
     task = make_task(finetuned.task, finetuned.data)
-    examples, faults = read_examples(run.data.source, task=task, data=finetuned.data, answers=False)
-    if faults:
-        raise UsageError("\n".join(faults))
+    read = read_examples(run.data.source, task=task, data=finetuned.data, answers=False)
+    if problems := read.faults.lines():
+        raise UsageError("\n".join(problems))
+    examples = read.examples
     tokenizer, model = load_finetuned(run.path, task, accelerator=accelerator)
     length = row_length(finetuned.data.sequence_length, model.config)
     rows = make_rows(task, examples, tokenizer=tokenizer, config=model.config, sequence_length=length)
@@ -84,9 +85,10 @@ def evaluate_finetuned(path: str, *, data: DataConfig, batch_size: int, imports:
     examples = load_examples(task, finetuned.data, notes=split_notes) if is_own else {}
     tokenizer, model = load_finetuned(path, task, accelerator=accelerator)
     if not is_own:
-        examples["given"], faults = read_examples(data.source, task=task, data=finetuned.data)
-        if problems := [*faults, *task.unknown(examples["given"], setting="data.source")]:
+        read = read_examples(data.source, task=task, data=finetuned.data)
+        if problems := [*read.faults.lines(), *unknown(read.examples, task=task)]:
             raise UsageError("\n".join(problems))
+        examples["given"] = read.examples
     length = row_length(finetuned.data.sequence_length, model.config)
     lines = []
     for split, name in {"held_out": "held-out", "test": "test", "given": "all"}.items():

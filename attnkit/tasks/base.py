@@ -11,7 +11,7 @@ import numpy as np
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from attnkit.attention.options import option_problems
-from attnkit.errors import UsageError, nearest, repeated
+from attnkit.errors import Fault, UsageError, nearest, repeated
 from attnkit.registry import Registry
 from attnkit.tasks.examples import Example, ExamplesConfig
 from attnkit.tasks.fields import Field
@@ -80,7 +80,7 @@ class Task(ABC):
     def fields(self) -> dict[str, Field]:
         """Which column is read for each role, and how."""
 
-    def check(self, example: Example) -> Iterator[str]:
+    def check(self, example: Example) -> Iterator[Fault]:
         """What is wrong with one example as a whole, e.g. a span that lies outside the text."""
         return iter(())
 
@@ -104,8 +104,8 @@ class Task(ABC):
         """Take from the training examples what the task has to know, and yield what makes them useless."""
         return iter(())
 
-    def unknown(self, examples: Sequence[Example], *, setting: str) -> Iterator[str]:
-        """What is in these examples that the training examples do not know; `setting` gives their source."""
+    def unknown(self, examples: Sequence[Example]) -> Iterator[tuple[Example, Fault]]:
+        """The examples with something that the training examples do not know, and what that is."""
         return iter(())
 
     def restore(self, config: PreTrainedConfig) -> None:

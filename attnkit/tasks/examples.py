@@ -3,14 +3,14 @@
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from attnkit.data import python_docs
 from attnkit.data.readers import Row
 from attnkit.data.sources import PYTHON_DOCS, DataConfig, paths_of, read_rows
-from attnkit.errors import UsageError, repeated
+from attnkit.errors import Fault, RowError, UsageError, repeated
 from attnkit.tasks.fields import Field, shown
 from attnkit.tasks.splits import stratified_split
 
@@ -21,7 +21,9 @@ Example = dict[str, Any]
 
 KEPT = "kept"
 """The role of the columns that no task reads, by name; an example has it where there are such."""
-SHOWN = 3  # places that an error names
+PLACE = "place"
+"""The role of where an example stands, e.g. `notes.csv:3`."""
+SHOWN = 3  # places, and values, that an error names
 LINES = 20  # errors of one source
 
 
@@ -82,24 +84,17 @@ def load_examples(task: "Task", data: ExamplesConfig, *, notes: list[str] | None
     sources["data.test_source"] = data.test_source
     if data.source is None:
         raise UsageError("data.source: is missing: give the files or the hub name of the examples to train on")
-    read, problems = {}, []
-    for setting, source in sources.items():
-        if source is not None:
-            read[setting], faults = read_examples(source, task=task, data=data)
-            problems += faults
+    read = {setting: read_examples(it, task=task, data=data) for setting, it in sources.items() if it is not None}
+    problems = [line for found in read.values() for line in found.faults.lines()]
+    given = read["data.source"]
     if "data.held_out_source" in read:
-        train, held_out = read["data.source"], read["data.held_out_source"]
+        train, held_out = given.examples, read["data.held_out_source"].examples
     else:
-        train, held_out = split(
-            read["data.source"], task=task, data=data, problems=problems, notes=[] if notes is None else notes
-        )
-    if train:
-        problems += task.learn(train)
-        for setting, examples in {
-            "data.held_out_source": held_out,
-            "data.test_source": read.get("data.test_source"),
-        }.items():
-            problems += task.unknown(examples or [], setting=setting)
+        train, held_out = split(given, task=task, data=data, problems=problems, notes=[] if notes is None else notes)
+    # What follows from the examples together is not said before all of them are known: it may follow from a fault.
+    if train and given.has_all_answers:
+        problems += task.learn(train + given.spoilt)
+        problems += [line for found in read.values() for line in unknown(found.examples, task=task)]
     if problems:
         raise UsageError("\n".join(problems))
     for example in train:
@@ -109,7 +104,7 @@ def load_examples(task: "Task", data: ExamplesConfig, *, notes: list[str] | None
         "held_out": sample(held_out, data.max_held_out_samples, seed=data.seed),
     }
     if "data.test_source" in read:
-        splits["test"] = sample(read["data.test_source"], data.max_test_samples, seed=data.seed)
+        splits["test"] = sample(read["data.test_source"].examples, data.max_test_samples, seed=data.seed)
     if notes is not None and read.keys() != {"data.source"}:
         notes += met_in_training(splits, task=task)
     return splits
@@ -127,72 +122,133 @@ def met_in_training(splits: dict[str, list[Example]], *, task: "Task") -> Iterat
             )
 
 
+class ReadExamples:
+    """What was read of one source."""
+
+    def __init__(self) -> None:
+        self.examples: list[Example] = []
+        self.faults = Faults()
+        self.spoilt: list[Example] = []
+        """What could be read of rows with a fault: all of their answer, which may be the only one of its kind."""
+        self.num_unanswered = 0
+        """Rows of which the answer could not be read."""
+
+    @property
+    def has_all_answers(self) -> bool:
+        """Whether there is no answer but those that were read."""
+        return not (self.num_unanswered or self.faults.of_files)
+
+
 def read_examples(
     source: str | list[str], *, task: "Task", data: NewExamplesConfig, answers: bool = True
-) -> tuple[list[Example], list[str]]:
-    """All examples of one source, with or without their answers, and a line for every fault found there."""
+) -> ReadExamples:
+    """All examples of one source, with or without their answers, and every fault found there."""
     fields = {role: it for role, it in task.fields().items() if answers or not it.is_answer}
-    examples: list[Example] = []
-    faults: dict[str, list[str]] = defaultdict(list)
+    answering = {role for role, it in fields.items() if it.is_answer}
+    read = ReadExamples()
     for part in [source] if isinstance(source, str) else source:
-        for file in files(part, faults):
+        for file in files(part, read.faults):
             try:
                 for row in rows_of(file, data=data, fields=fields):
-                    example = read_example(row, fields, faults)
-                    wrong = [] if example is None or not answers else list(task.check(example))
-                    if data.kept_columns and example is not None:
-                        example[KEPT] = {column: row[1][column] for column in data.kept_columns}
-                        wrong += unwritable(example[KEPT])
-                    for message in wrong:
-                        faults[message].append(row[0])
-                    if example is not None and not wrong:
-                        examples.append(example)
+                    example, found = read_example(row, fields, data.kept_columns)
+                    found += task.check(example) if answers and not found else []
+                    for fault in found:
+                        read.faults.add(row[0], fault)
+                    if not found:
+                        read.examples.append(example)
+                    elif answering <= example.keys():
+                        read.spoilt.append(example)
+                    else:
+                        read.num_unanswered += 1
             except UsageError as error:
-                faults[str(error)]
-    lines = [said(message, places) for message, places in faults.items()]
-    return examples, lines[:LINES] + [f"{len(lines) - LINES} more faults"] * (len(lines) > LINES)
+                read.faults.of_files.append(str(error))
+    return read
 
 
-def unwritable(values: dict[str, Any]) -> Iterator[str]:
+def unknown(examples: Sequence[Example], *, task: "Task") -> list[str]:
+    """A line for every kind of what is in these examples that the training examples do not know."""
+    faults = Faults()
+    for example, fault in task.unknown(examples):
+        faults.add(example[PLACE], fault)
+    return faults.lines()
+
+
+class Faults:
+    """The faults of a source: what its files say of themselves, and those of its rows by kind, in the order met."""
+
+    def __init__(self) -> None:
+        self.of_files: list[str] = []
+        self.of_rows: dict[Fault, FaultyRows] = {}
+
+    def add(self, place: str, fault: Fault) -> None:
+        """One more fault of a row."""
+        self.of_rows.setdefault(fault.kind, FaultyRows()).add(place, fault.found)
+
+    def lines(self) -> list[str]:
+        """A line for each file that cannot be read, and for each kind."""
+        kinds = [f"{rows.where()}: {kind.before}{rows.what()}{kind.after}" for kind, rows in self.of_rows.items()]
+        lines = self.of_files + kinds
+        return lines[:LINES] + [f"{len(lines) - LINES} more faults"] * (len(lines) > LINES)
+
+
+class FaultyRows:
+    """The rows with a fault of one kind: the first places and values, and how many rows there are."""
+
+    def __init__(self) -> None:
+        self.places: list[str] = []
+        self.found: list[str] = []
+        self.count, self.last = 0, ""
+
+    def add(self, place: str, found: str) -> None:
+        """One more row, or one more such fault of the last one."""
+        if found not in self.found and len(self.found) <= SHOWN:
+            self.found.append(found)
+        if place != self.last:
+            self.count, self.last = self.count + 1, place
+            self.places += [place] * (len(self.places) < SHOWN)
+
+    def where(self) -> str:
+        """The first places."""
+        return ", ".join(self.places) + (f", … ({self.count:,} rows)" if self.count > SHOWN else "")
+
+    def what(self) -> str:
+        """The first values."""
+        return ", ".join(self.found[:SHOWN]) + ", …" * (len(self.found) > SHOWN)
+
+
+def files(part: str, faults: Faults) -> list[str]:
+    """The files that a part of a source stands for, or its name where it is none."""
+    try:
+        paths = None if part == PYTHON_DOCS else paths_of(part)
+    except UsageError as error:
+        faults.of_files.append(str(error))
+        return []
+    return [part] if paths is None else list(map(str, paths))
+
+
+def read_example(row: Row, fields: Mapping[str, Field], kept_columns: list[str]) -> tuple[Example, list[Fault]]:
+    """What can be read of one row, by role, and what is wrong with the rest of it."""
+    example: Example = {PLACE: row[0]}
+    faults = []
+    for role, it in fields.items():
+        try:
+            example[role] = it.value(row)
+        except RowError as error:
+            faults.append(error.fault)
+    if kept_columns:
+        example[KEPT] = {column: row[1][column] for column in kept_columns}
+        faults += unwritable(example[KEPT])
+    return example, faults
+
+
+def unwritable(values: dict[str, Any]) -> Iterator[Fault]:
     """What of the values by column no line of JSON can hold."""
     for column, value in values.items():
         try:
             json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
         except (TypeError, ValueError):
-            yield (
-                f"column {column!r} holds {shown(value)}, which no line of JSON holds; store it as text, or leave the "
-                "column out of data.kept_columns"
-            )
-
-
-def files(part: str, faults: dict[str, list[str]]) -> Iterator[str]:
-    """The files that a part of a source stands for, or its name where it is none."""
-    try:
-        paths = None if part == PYTHON_DOCS else paths_of(part)
-    except UsageError as error:
-        faults[str(error)]
-        return
-    yield from [part] if paths is None else map(str, paths)
-
-
-def read_example(row: Row, fields: Mapping[str, Field], faults: dict[str, list[str]]) -> Example | None:
-    """One row by role; None, and its faults noted with its place, where a cell cannot be read."""
-    example, place, is_whole = {}, row[0], True
-    for role, it in fields.items():
-        try:
-            example[role] = it.value(row)
-        except UsageError as error:
-            faults[str(error).removeprefix(f"{place}: ")].append(place)
-            is_whole = False
-    return example if is_whole else None
-
-
-def said(message: str, places: list[str]) -> str:
-    """A fault and where it was found."""
-    if not places:
-        return message
-    more = f", … ({len(places)} rows)" if len(places) > SHOWN else ""
-    return f"{', '.join(places[:SHOWN])}{more}: {message}"
+            remedy = "which no line of JSON holds; store it as text, or leave the column out of data.kept_columns"
+            yield Fault(f"column {column!r} holds ", found=shown(value), after=f", {remedy}")
 
 
 def rows_of(source: str, *, data: NewExamplesConfig, fields: Mapping[str, Field]) -> Iterator[Row]:
@@ -211,15 +267,16 @@ def rows_of(source: str, *, data: NewExamplesConfig, fields: Mapping[str, Field]
 
 
 def split(
-    examples: list[Example], *, task: "Task", data: ExamplesConfig, problems: list[str], notes: list[str]
+    given: ReadExamples, *, task: "Task", data: ExamplesConfig, problems: list[str], notes: list[str]
 ) -> tuple[list[Example], list[Example]]:
     """The examples in two parts, of each stratum `data.held_out_fraction` in the second, no key in both."""
+    examples = given.examples
     if not 0 < data.held_out_fraction < 1:
         problems.append(f"data.held_out_fraction: got {data.held_out_fraction}; it has to lie between 0 and 1")
         return examples, []
     keys, strata = list(map(task.key, examples)), list(map(task.stratum, examples))
     train, held_out = stratified_split(keys, strata, fraction=data.held_out_fraction, seed=data.seed)
-    if examples and not held_out:
+    if examples and not held_out and not given.faults.lines():
         problems.append(
             "data.source: no label has two different texts, so none can be held out; give data.held_out_source"
         )

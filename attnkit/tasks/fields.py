@@ -9,17 +9,20 @@ from typing import Any
 from attnkit.data.columnar import NamedNumber
 from attnkit.data.readers import Row
 from attnkit.data.sources import text_of
-from attnkit.errors import UsageError
+from attnkit.errors import Fault, RowError, UsageError
 from attnkit.files.text import JSON, parse_number
 
 Read = Callable[[Row, str], Any]
-"""(row, column) -> what the task uses; raises `UsageError` that begins with the place of the row."""
+"""(row, column) -> what the task uses; raises `RowError` for what it cannot be."""
 
 LARGEST = 1e18  # a number whose square single precision still holds
 WHOLE = re.compile(r"[0-9]{1,18}")  # a whole number that counts something
 WIDTH = 60  # characters of a value that an error shows
 
 LIST_OF_TEXTS = '["a text", "another"]'
+
+LIST = re.compile(r"\s*\[\s*(['\"].*|[0-9,\s]*)\]\s*", re.DOTALL)
+"""A text that is to be a list of texts or of whole numbers, be it good JSON or not."""
 
 INSIDE = re.compile(r"(.+)\[(.+)\]")
 
@@ -49,7 +52,8 @@ class Field:
         place, values = row
         holder = values[inside[1]]
         if not isinstance(holder, dict) or inside[2] not in holder:
-            raise UsageError(f"{place}: column {inside[1]!r} holds no mapping with {inside[2]!r}; name it otherwise")
+            said = f"column {inside[1]!r} holds no mapping with {inside[2]!r}; name it otherwise"
+            raise RowError(place, Fault(said))
         return self.read((place, {self.column: holder[inside[2]]}), self.column)
 
 
@@ -59,11 +63,24 @@ def shown(value: Any) -> str:
     return found if len(found) <= WIDTH else f"{found[:WIDTH]} …"
 
 
+def misread(place: str, column: str, value: Any, what: str) -> RowError:
+    """The error for a value of a column, `what` is wrong with it and how to remedy that."""
+    return RowError(place, Fault(f"column {column!r} holds ", found=shown(value), after=f", {what}"))
+
+
+def listed(row: Row, column: str) -> list[Any] | None:
+    """A list, which a csv file may hold as JSON; None where there is something else."""
+    value = row[1][column]
+    if isinstance(value, str) and LIST.fullmatch(value):
+        value = parsed(row, column, form=LIST_OF_TEXTS)
+    return value if isinstance(value, list) else None
+
+
 def text(row: Row, column: str) -> str:
     """A text that is more than white space."""
     found = text_of(row, column)
     if not found.strip():
-        raise UsageError(f"{row[0]}: column {column!r} holds no text; fill in or remove the row")
+        raise RowError(row[0], Fault(f"column {column!r} holds no text; fill in or remove the row"))
     return found
 
 
@@ -87,17 +104,17 @@ def label(names: Sequence[str] | None, *, named: bool = True) -> Read:
         place, values = row
         value = values[column]
         if isinstance(value, float):
-            # Without the value, for all rows of a column to be one line.
-            raise UsageError(
-                f"{place}: column {column!r} holds numbers with a decimal point; a label is text or a whole number: "
-                "convert the column (pandas makes such numbers of whole ones where a label is missing)"
+            raise misread(
+                place,
+                column,
+                value,
+                "numbers with a decimal point; a label is text or a whole number: convert the column (pandas makes "
+                "such numbers where a label is missing)",
             )
         if isinstance(value, NamedNumber):
             if value.name is None:
-                raise UsageError(
-                    f"{place}: column {column!r} holds {value}, which has no name in its file (-1 stands for no "
-                    "label); remove the row, or give another file"
-                )
+                remedy = "which has no name in its file (-1 stands for no label); remove the row, or give another file"
+                raise misread(place, column, int(value), remedy)
             if named and names is None:
                 return value.name
         found = str(value) if isinstance(value, int) else text(row, column)
@@ -105,10 +122,10 @@ def label(names: Sequence[str] | None, *, named: bool = True) -> Read:
             return found
         number = place_in(found, len(names))
         if number is None:
-            raise UsageError(
-                f"{place}: column {column!r} holds {shown(found)}, no whole number below {len(names)}, the number of "
-                "task.label_names"
+            least = (
+                f"no whole number below {len(names)}, the number of task.label_names; correct it, or name more labels"
             )
+            raise misread(place, column, found, least)
         return names[number]
 
     return read
@@ -119,11 +136,9 @@ def labels(names: Sequence[str] | None, *, separator: str) -> Read:
     read_one = label(names)
 
     def read(row: Row, column: str) -> list[str]:
-        place, values = row
-        value = values[column]
-        parts = value if isinstance(value, list) else [part.strip() for part in text_of(row, column).split(separator)]
-        if not isinstance(value, list):
-            parts = [part for part in parts if part]
+        place, parts = row[0], listed(row, column)
+        if parts is None:
+            parts = [part.strip() for part in text_of(row, column).split(separator) if part.strip()]
         return sorted({read_one((place, {column: part}), column) for part in parts})
 
     return read
@@ -131,16 +146,14 @@ def labels(names: Sequence[str] | None, *, separator: str) -> Read:
 
 def words(row: Row, column: str) -> list[str]:
     """Words in a list, or in a text with white space between them."""
-    place, values = row
-    value = values[column]
-    found = value if isinstance(value, list) else text(row, column).split()
+    place, found = row[0], listed(row, column)
+    if found is None:
+        found = text(row, column).split()
     if not found:
-        raise UsageError(f"{place}: column {column!r} holds no word; fill in or remove the row")
+        raise RowError(place, Fault(f"column {column!r} holds no word; fill in or remove the row"))
     for word in found:
         if not isinstance(word, str) or not word.strip():
-            raise UsageError(
-                f"{place}: column {column!r} holds {shown(word)} where a word should be; store words as text"
-            )
+            raise misread(place, column, word, "where a word should be; store words as text")
         text_of((place, {column: word}), column)
     return [" ".join(word.split()) for word in found]
 
@@ -150,9 +163,9 @@ def tags(names: Sequence[str] | None) -> Read:
     read_one = label(names)
 
     def read(row: Row, column: str) -> list[str]:
-        place, values = row
-        value = values[column]
-        found = value if isinstance(value, list) else text(row, column).split()
+        place, found = row[0], listed(row, column)
+        if found is None:
+            found = text(row, column).split()
         return [read_one((place, {column: tag}), column) for tag in found]
 
     return read
@@ -170,10 +183,8 @@ def number(row: Row, column: str) -> float:
     except (ValueError, OverflowError):
         found = math.nan
     if not abs(found) <= LARGEST:  # so that nan is none
-        raise UsageError(
-            f"{place}: column {column!r} holds {shown(value)}, which is no number of at most {LARGEST:g}; correct it, "
-            "scale the column, or remove the row"
-        )
+        remedy = "correct it (decimals follow a point), scale the column, or remove the row"
+        raise misread(place, column, value, f"which is no number of at most {LARGEST:g}; {remedy}")
     return found
 
 
@@ -182,9 +193,7 @@ def texts(row: Row, column: str) -> list[str]:
     place, _ = row
     value = parsed(row, column, form=LIST_OF_TEXTS)
     if not isinstance(value, list):
-        raise UsageError(
-            f"{place}: column {column!r} holds {shown(value)}, not a list of texts; write it as {LIST_OF_TEXTS}"
-        )
+        raise misread(place, column, value, f"no list of texts; write it as {LIST_OF_TEXTS}")
     return [text((place, {column: item}), column) for item in value]
 
 
@@ -197,8 +206,7 @@ def parsed(row: Row, column: str, *, form: str) -> Any:
     try:
         return JSON.decode(value)
     except UsageError as error:
-        raise UsageError(f"{place}: column {column!r} holds {shown(value)}: {error}") from error
+        raise misread(place, column, value, f"in which {error}") from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(
-            f"{place}: column {column!r} holds {shown(value)}, which is no JSON ({error}); write it as {form}"
-        ) from error
+        found, remedy = f"{shown(value)} ({error})", f", which is no JSON; write it as {form}"
+        raise RowError(place, Fault(f"column {column!r} holds ", found=found, after=remedy)) from error

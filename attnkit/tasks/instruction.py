@@ -8,12 +8,12 @@ from jinja2 import TemplateError
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from attnkit.data.readers import Row as FileRow
-from attnkit.errors import UsageError, first_line
+from attnkit.errors import Fault, RowError, UsageError, first_line
 from attnkit.models.checks import num_positions
 from attnkit.models.loss import IGNORED
 from attnkit.tasks.base import Answer, Task, TaskConfig, pipeline_code, tasks
 from attnkit.tasks.examples import Example, ExamplesConfig
-from attnkit.tasks.fields import Field, any_text, parsed, shown, text
+from attnkit.tasks.fields import Field, any_text, misread, parsed, text
 from attnkit.tasks.generation import Writing, likelihoods
 from attnkit.tasks.rows import Row
 from attnkit.tasks.token_classification import require_offsets
@@ -93,11 +93,11 @@ class Instruction(Task):
         answer = [{"role": "assistant", "content": example["target"]}] if "target" in example else []
         return [{"role": "user", "content": asked}, *answer]
 
-    def check(self, example: Example) -> Iterator[str]:
+    def check(self, example: Example) -> Iterator[Fault]:
         last = self.messages(example)[-1]
         if last["role"] != "assistant" or not last["content"].strip():
             column = self.messages_column or self.task.label_column
-            yield (
+            yield Fault(
                 f"column {column!r}: the last message is no text of the assistant's, so there is nothing to learn; end "
                 "with an answer"
             )
@@ -231,20 +231,13 @@ def read_messages(row: FileRow, column: str) -> list[Message]:
     """A conversation: messages with a role and a content."""
     value = parsed(row, column, form=CONVERSATION)
     if not isinstance(value, list) or not value:
-        raise UsageError(
-            f"{row[0]}: column {column!r} holds {shown(value)}, no list of messages; write it as {CONVERSATION}"
-        )
+        raise misread(row[0], column, value, f"no list of messages; write it as {CONVERSATION}")
     for message in value:
         match message:
             case {"role": "system" | "user" | "assistant" | "tool", "content": str()}:
                 continue
-        raise UsageError(
-            f"{row[0]}: column {column!r} holds {shown(message)}; a message is {{role: system, user or assistant, "
-            "content: text}"
-        )
+        raise misread(row[0], column, message, "no message; one is {role: system, user or assistant, content: text}")
     if value[0]["role"] == "assistant":
-        raise UsageError(
-            f"{row[0]}: column {column!r} begins with the assistant's message, which answers nothing; put a message of "
-            "the user before it"
-        )
+        said = "begins with the assistant's message, which answers nothing; put a message of the user before it"
+        raise RowError(row[0], Fault(f"column {column!r} {said}"))
     return [{"role": message["role"], "content": message["content"]} for message in value]

@@ -6,8 +6,10 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
+from attnkit.errors import Fault
 from attnkit.tasks.base import Task
 from attnkit.tasks.examples import Example
+from attnkit.tasks.fields import shown
 
 
 class LabelTask(Task):  # abstract
@@ -37,10 +39,13 @@ class LabelTask(Task):  # abstract
             number = {1: "a label", 2: "two classes or more"}[self.num_classes_needed]
             yield f"task.label_column: {found}; a classifier needs examples of {number}"
 
-    def unknown(self, examples: Sequence[Example], *, setting: str) -> Iterator[str]:
-        unseen = sorted({label for example in examples for label in self.labels_of(example)} - set(self.classes))
-        if unseen:
-            yield f"{setting}: no training row has these labels of its rows: {', '.join(map(repr, unseen))}"
+    def unknown(self, examples: Sequence[Example]) -> Iterator[tuple[Example, Fault]]:
+        known, before = set(self.classes), f"column {self.task.label_column!r} holds "
+        remedy = ", which no training row has; correct it, or train on rows that have it"
+        for example in examples:
+            for label in dict.fromkeys(self.labels_of(example)):
+                if label not in known:
+                    yield example, Fault(before, found=shown(label), after=remedy)
 
     def restore(self, config: PreTrainedConfig) -> None:
         names = config.id2label or {}

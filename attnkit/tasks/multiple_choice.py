@@ -1,13 +1,14 @@
 """Which of several texts goes on from a text, or answers it."""
 
 from collections.abc import Iterator, Sequence
+from statistics import mode
 from typing import Any, final
 
 from transformers import AutoModelForMultipleChoice, PreTrainedTokenizerBase
 
-from attnkit.errors import UsageError
+from attnkit.errors import Fault, UsageError
 from attnkit.tasks.base import Answer, Task, TaskConfig, tasks
-from attnkit.tasks.examples import Example, ExamplesConfig
+from attnkit.tasks.examples import Example, ExamplesConfig, unknown
 from attnkit.tasks.fields import Field, label, place_in, shown, text, texts
 from attnkit.tasks.rows import ChoicePadding, Collator, Row, tokenize
 
@@ -38,7 +39,7 @@ class MultipleChoice(Task):
         if choice_columns is not None and len(choice_columns) < 2:
             raise UsageError(f"task.options: choice_columns {choice_columns} must name two columns or more")
         self.choices_column, self.choice_columns = choices_column, choice_columns
-        self.num_choices: set[int] = set()  # as learnt: a saved model scores any number of them
+        self.num_choices: int | None = None  # as learnt: a saved model scores any number of them
 
     def fields(self) -> dict[str, Field]:
         fields = {"text": Field(column=self.data.text_column, setting="data.text_column", read=text)}
@@ -60,29 +61,27 @@ class MultipleChoice(Task):
         ]
         return [f"{example['text_pair']} {choice}" for choice in found] if "text_pair" in example else list(found)
 
-    def check(self, example: Example) -> Iterator[str]:
+    def check(self, example: Example) -> Iterator[Fault]:
         num_choices = len(self.choices(example))
         if num_choices < 2:
-            yield f"column {self.choices_column!r} holds {num_choices} choices; give two or more"
+            before = f"column {self.choices_column!r} holds "
+            yield Fault(before, found=str(num_choices), after=" choices; give two or more")
         elif place_in(example["label"], num_choices) is None:
-            yield (
-                f"column {self.task.label_column!r} holds {shown(example['label'])}; a label is the place of the right "
-                f"choice, from 0 to {num_choices - 1}"
-            )
+            remedy = f"; a label is the place of the right choice, from 0 to {num_choices - 1}"
+            yield Fault(f"column {self.task.label_column!r} holds ", found=shown(example["label"]), after=remedy)
 
     def learn(self, train: Sequence[Example]) -> Iterator[str]:
-        self.num_choices = {len(self.choices(train[0]))}
-        yield from self.unknown(train, setting="data.source")
+        whole = [example for example in train if self.fields().keys() <= example.keys()]
+        self.num_choices = mode(len(self.choices(example)) for example in whole)
+        return iter(())
 
-    def unknown(self, examples: Sequence[Example], *, setting: str) -> Iterator[str]:
-        yield from self.uneven(examples, self.num_choices, setting=setting)
-
-    def uneven(self, examples: Sequence[Example], numbers: set[int], *, setting: str) -> Iterator[str]:
-        """Examples that have not as many choices as each other, and as `numbers` say."""
-        numbers = numbers | {len(self.choices(example)) for example in examples}
-        if len(numbers) > 1:
-            found = ", ".join(map(str, sorted(numbers)))
-            yield f"{setting}: texts differ in their number of choices ({found}); give each as many"
+    def unknown(self, examples: Sequence[Example]) -> Iterator[tuple[Example, Fault]]:
+        numbers = [len(self.choices(example)) for example in examples]
+        usual = self.num_choices or mode(numbers)
+        for example, found in zip(examples, numbers, strict=True):
+            if found != usual:
+                remedy = f" choices where others have {usual}; give each as many"
+                yield example, Fault(f"column {self.choices_column!r} holds ", found=str(found), after=remedy)
 
     def texts(self, examples: Sequence[Example]) -> list[str]:
         return super().texts(examples) + [choice for example in examples for choice in self.choices(example)]
@@ -91,8 +90,8 @@ class MultipleChoice(Task):
         return "the right choice"
 
     def encode(self, examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> list[Row]:
-        for problem in self.uneven(examples, set(), setting="data.source"):
-            raise UsageError(problem)
+        if uneven := unknown(examples, task=self):  # where there are no answers, nothing was learnt
+            raise UsageError("\n".join(uneven))
         choices = [self.choices(example) for example in examples]
         firsts = [example["text"] for example, given in zip(examples, choices, strict=True) for _ in given]
         flat = tokenize(tokenizer, firsts, [choice for given in choices for choice in given], max_length=max_length)

@@ -1,5 +1,6 @@
 """The answer to a question as a span of a text."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, final
@@ -10,15 +11,17 @@ from torch.nn import functional as F
 from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrainedTokenizerBase
 
 from attnkit.data.readers import Row as FileRow
-from attnkit.errors import UsageError
-from attnkit.files.text import JSON
+from attnkit.errors import Fault, UsageError
 from attnkit.tasks.base import Answer, Task, TaskConfig, tasks
 from attnkit.tasks.examples import Example, ExamplesConfig
-from attnkit.tasks.fields import Field, any_text, shown, text
+from attnkit.tasks.fields import Field, any_text, misread, parsed, shown, text
 from attnkit.tasks.metrics_of_texts import plain
 from attnkit.tasks.rows import Row
 from attnkit.tasks.token_classification import require_offsets
 
+ANSWERS = '{"text": ["an answer"], "answer_start": [0]}'
+WITH_PLACES = re.compile(r"\s*\{\s*(['\"](text|answer_start)\b|\})")
+"""How a text begins that is to be answers with their places, be it good JSON or not; others in braces are answers."""
 USUAL_STRIDE = 64  # tokens
 NO_ANSWER = 0
 """The token that a window points at which does not hold the answer: the first, which is never one of the text."""
@@ -75,28 +78,24 @@ class QuestionAnswering(Task):
     def key(self, example: Example) -> str:
         return str(example["text"])
 
-    def check(self, example: Example) -> Iterator[str]:
+    def check(self, example: Example) -> Iterator[Fault]:
         answers, context, column = example["answers"], example["text"], f"column {self.task.label_column!r}"
         if not answers and not self.no_answer:
-            yield f"{column}: there is no answer; fill it in, or set task.options.no_answer true"
+            yield Fault(f"{column}: there is no answer; fill it in, or set task.options.no_answer true")
         for number, (answer, start) in enumerate(answers):
             if not answer.strip():
-                yield f"{column}: an answer is only white space; remove it, and its answer_start"
+                yield Fault(f"{column}: an answer is only white space; remove it, and its answer_start")
             elif start is None and context.count(answer) != 1:
-                yield (
-                    f"{column}: the answer occurs {context.count(answer)} times in the text; give it as "
-                    "{text: [...], answer_start: [...]}"
-                )
+                found = f"{shown(answer)} {context.count(answer)} times"
+                yield Fault(f"{column}: the text has the answer ", found=found, after=f"; write it as {ANSWERS}")
             elif start is None:
                 answers[number] = (answer, context.index(answer))
             elif not 0 <= start <= len(context) - len(answer):
-                yield (
-                    f"{column}: an answer lies outside the text: {len(answer)} characters from {shown(start)} of "
-                    f"{len(context)}; correct answer_start"
-                )
+                found = f"{len(answer)} characters from {shown(start)} of {len(context)}"
+                yield Fault(f"{column}: an answer lies outside the text: ", found=found, after="; correct answer_start")
             elif context[start : start + len(answer)] != answer:
-                found = shown(context[start : start + len(answer)])
-                yield f"{column}: the text has {found} where the answer is said to be {shown(answer)}; correct it"
+                found = f"{shown(context[start : start + len(answer)])} where the answer is said to be {shown(answer)}"
+                yield Fault(f"{column}: the text has ", found=found, after="; correct answer_start, or the answer")
 
     def texts(self, examples: Sequence[Example]) -> list[str]:
         return [text for example in examples for text in (example["text"], example["question"])]
@@ -217,22 +216,14 @@ def read_answers(row: FileRow, column: str) -> list[tuple[str, int | None]]:
     value = values[column]
     if isinstance(value, str):
         answer = any_text(row, column)
-        if not answer.lstrip().startswith("{"):
+        if not WITH_PLACES.match(answer):
             return [(answer, None)] if answer.strip() else []
-        try:
-            value = JSON.decode(answer)
-        except UsageError as error:
-            raise UsageError(f"{place}: column {column!r} holds {shown(value)}: {error}") from error
-        except (ValueError, RecursionError):
-            return [(answer, None)]
+        value = parsed(row, column, form=ANSWERS)
     match value:
         case {"text": list() as found, "answer_start": list() as starts} if len(found) == len(starts):
             if all(isinstance(it, str) and it for it in found) and all(type(it) is int for it in starts):
                 return list(zip(found, starts, strict=True))
-    raise UsageError(
-        f"{place}: column {column!r} holds {shown(value)}, which is no answer; give a text, or {{text: [...], "
-        "answer_start: [...]} with as many whole numbers as texts"
-    )
+    raise misread(place, column, value, f"which is no answer; give a text, or {ANSWERS} with as many numbers as texts")
 
 
 def tokens_of(answer: tuple[str, int], spans: Sequence[tuple[int, int] | None]) -> tuple[int, int]:

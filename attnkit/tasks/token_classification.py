@@ -7,7 +7,7 @@ from typing import Any, final
 
 from transformers import AutoModelForTokenClassification, PreTrainedTokenizerBase
 
-from attnkit.errors import UsageError
+from attnkit.errors import Fault, UsageError
 from attnkit.models.loss import IGNORED
 from attnkit.tasks.base import Answer, pipeline_code, tasks
 from attnkit.tasks.examples import Example
@@ -45,10 +45,11 @@ class TokenClassification(LabelTask):
             ),
         }
 
-    def check(self, example: Example) -> Iterator[str]:
+    def check(self, example: Example) -> Iterator[Fault]:
         if len(example["words"]) != len(example["tags"]):
             columns = f"columns {self.data.text_column!r} and {self.task.label_column!r}"
-            yield f"{columns}: there are not as many tags as words; give one tag for each word"
+            found = f"{len(example['tags'])} tags for {len(example['words'])} words"
+            yield Fault(f"{columns}: there are ", found=found, after="; give one tag for each word")
 
     def labels_of(self, example: Example) -> list[str]:
         return list(example["tags"])

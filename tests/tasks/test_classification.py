@@ -17,6 +17,7 @@ import attnkit.tasks.metrics  # a submodule, which hides no registry
 from attnkit.errors import UsageError
 from attnkit.recipes.judge import Judged, judge, plot_report
 from attnkit.tasks import Classification, Example, ExamplesConfig, Task, TaskConfig, load_examples, make_task
+from attnkit.tasks.examples import PLACE
 from attnkit.training.launch import make_accelerator
 
 WORDS = ["good", "bad", "film", "plot", "fine", "NA", "null", "007", "the", "a"]
@@ -111,7 +112,8 @@ def test_whole_numbers_are_labels_in_their_order(tmp_path: Path, kind: str) -> N
 def test_columns_have_the_names_that_are_given(tmp_path: Path) -> None:
     source = write_csv(tmp_path / "a.csv", "id,stars,review", "1,5,good", "2,1,bad")
     task = make(source, source, task=TaskConfig(label_column="stars"), text_column="review")
-    assert task.train == [{"text": "good", "label": "5"}, {"text": "bad", "label": "1"}]
+    rows = [{"text": "good", "label": "5"}, {"text": "bad", "label": "1"}]
+    assert task.train == [{PLACE: f"{source}:{line}", **row} for line, row in enumerate(rows, start=2)]
 
 
 def test_a_pair_is_read_in_one_row(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -211,7 +213,9 @@ def test_python_docs_have_labels_of_their_own() -> None:
 def test_unseen_labels_are_listed(tmp_path: Path) -> None:
     train = write_csv(tmp_path / "train.csv", *REVIEWS)
     held_out = write_csv(tmp_path / "held_out.csv", "text,label", "x,pos", "y,neutral", "z,mixed")
-    with pytest.raises(UsageError, match=r"data\.held_out_source: no training row has .*'mixed', 'neutral'"):
+    with pytest.raises(
+        UsageError, match=r"held_out\.csv:3, .*held_out\.csv:4: column 'label' holds 'neutral', 'mixed', which no train"
+    ):
         make(train, held_out)
 
 
@@ -262,7 +266,7 @@ def test_an_empty_file(tmp_path: Path) -> None:
         ({"text": None, "label": "a"}, "column 'text' is null"),
         ({"text": 7, "label": "a"}, "column 'text' holds int, not text"),
         ({"text": "x", "label": None}, "column 'label' is null"),
-        ({"text": "x", "label": 0.5}, "column 'label' holds numbers with a decimal point; a label is text or"),
+        ({"text": "x", "label": 0.5}, "column 'label' holds 0.5, numbers with a decimal point; a label is text or"),
         ({"text": "x", "label": ["a"]}, "column 'label' holds list, not text"),
         ({"text": "x"}, "no column 'label'"),
     ],

@@ -214,7 +214,7 @@ def test_instruction_and_input_are_one_message(tokenizer: Any) -> None:
     assert task.fields()["messages"] == Field(
         column="turns", setting="task.options.messages_column", read=read_messages
     )
-    assert "column 'turns': the last message is no text of the" in next(task.check({"messages": TURNS[:3]}))
+    assert "column 'turns': the last message is no text of the" in next(task.check({"messages": TURNS[:3]})).before
     assert read_messages(("a:1", {"turns": json.dumps(TURNS)}), "turns") == TURNS
     for wrong in ([], "[]", [{"role": "cat", "content": "x"}], [{"role": "user"}]):
         with pytest.raises(UsageError, match=r"a:1: column 'turns' holds .*message"):
