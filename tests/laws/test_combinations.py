@@ -202,13 +202,17 @@ def test_flex_attention_computes_the_definition(scorer: Part) -> None:
             same(ours, layer(**inputs, mask=mask)[0], f"{use} on flex_attention")
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")  # inside the compiler
+@pytest.mark.parametrize(
+    ("compiler", "tolerance"), [("eager", 1e-9), pytest.param("inductor", 1e-6, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("row", each_once(), ids=str)
-def test_a_layer_compiles_to_one_graph(row: Combination) -> None:
-    """On one of its backends; the slow tests let a compiler make code of the graph."""
+def test_a_layer_compiles_to_one_graph(row: Combination, compiler: str, tolerance: float) -> None:
+    """On one of its backends; slowly also to code, whose sines of fp32, of rotations, are its own."""
     for use in row.uses():
         torch._dynamo.reset()
         layer, backends = use.build().eval(), use.backends()
         backend = backends[each_once().index(row) % len(backends)]
         inputs = use.inputs() | {"backend": attend(backend)}
-        compiled = torch.compile(layer, fullgraph=True, backend="eager")
-        same(compiled(**inputs)[0], layer(**inputs)[0], f"{use} on {backend} under torch.compile")
+        compiled = torch.compile(layer, fullgraph=True, backend=compiler)
+        same(compiled(**inputs)[0], layer(**inputs)[0], f"{use} on {backend} under torch.compile", tolerance)
