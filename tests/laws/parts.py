@@ -192,6 +192,23 @@ def covering_array() -> list[Combination]:
     return rows
 
 
+def products(scorer: Part) -> Iterator[Combination]:
+    """The scorer with every pattern and every position that it allows, of everything else each choice in its turn."""
+    allowed = allowed_pairs()
+    turns = enumerate(itertools.product(CHOICES["pattern"], CHOICES["position"]), CHOICES["scorer"].index(scorer))
+    for turn, (pattern, position) in turns:
+        row: dict[str, Any] = {"scorer": scorer, "pattern": pattern, "position": position}
+        if any(pair not in allowed for pair in itertools.combinations(row.items(), 2)):
+            continue
+        for key in [key for key in CHOICES if key not in row]:
+            start = turn % len(CHOICES[key])
+            in_turn = CHOICES[key][start:] + CHOICES[key][:start]
+            row[key] = next(
+                value for value in in_turn if all(in_order((key, value), choice) in allowed for choice in row.items())
+            )
+        yield Combination(**row)
+
+
 def each_once() -> list[Combination]:
     """A few combinations of the array in which every choice occurs."""
     chosen, seen = [], set()

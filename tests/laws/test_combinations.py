@@ -17,6 +17,7 @@ from parts import (
     covering_array,
     each_once,
     pairs_of,
+    products,
     variants,
 )
 
@@ -72,20 +73,24 @@ def test_forbidden_combinations_are_found_when_the_configuration_is_built(scorer
 
 @of_each_scorer
 def test_backends_compute_the_definition(scorer: Part) -> None:
-    """Values and all gradients, without and with padding."""
     for use in uses(scorer, fused=True):
-        for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-5)):
-            layer, inputs = use.build(dtype).eval(), use.inputs(dtype)
-            padding = torch.ones(2, 7, dtype=torch.bool)
-            padding[1, -2:] = False
-            for mask in (None, padding):
-                definition, *others = (
-                    outputs_and_gradients(layer, backend=attend(name), mask=mask, **inputs) for name in use.backends()
-                )
-                for backend, ours in zip(use.backends()[1:], others, strict=True):
-                    for tensor, expected in zip(ours, definition, strict=True):
-                        size = expected.abs().max().clamp(min=1)  # gradients are sums in which larger numbers cancel
-                        same(tensor / size, expected / size, f"{use} on {backend} in {dtype}", tolerance)
+        compare_backends(use, dtype=torch.float64, tolerance=1e-9)
+        compare_backends(use, dtype=torch.float32, tolerance=1e-5)
+
+
+def compare_backends(use: Use, *, dtype: torch.dtype, tolerance: float) -> None:
+    """Values and all gradients, without and with padding."""
+    layer, inputs = use.build(dtype).eval(), use.inputs(dtype)
+    padding = torch.ones(2, 7, dtype=torch.bool)
+    padding[1, -2:] = False
+    for mask in (None, padding):
+        definition, *others = (
+            outputs_and_gradients(layer, backend=attend(name), mask=mask, **inputs) for name in use.backends()
+        )
+        for backend, ours in zip(use.backends()[1:], others, strict=True):
+            for tensor, expected in zip(ours, definition, strict=True):
+                size = expected.abs().max().clamp(min=1)  # gradients are sums in which larger numbers cancel
+                same(tensor / size, expected / size, f"{use} on {backend} in {dtype}", tolerance)
 
 
 @torch.no_grad()
@@ -113,12 +118,28 @@ def test_half_precision_is_as_good_as_that_of_scaled_dot(scorer: Part) -> None:
 @of_each_scorer
 def test_what_may_not_be_seen_has_no_influence(scorer: Part) -> None:
     for use in itertools.chain(uses(scorer), uses(scorer, fused=True)):
-        mask = None if use.causal else (torch.arange(7) < 4).expand(2, -1)
-        layer, inputs, changed = use.build().eval(), use.inputs(), use.inputs(changed_from=4)
-        seen = slice(None) if use.cross else slice(4)
-        for backend in use.backends():
-            before, after = (layer(**given, mask=mask, backend=attend(backend))[0] for given in (inputs, changed))
-            same(before[:, seen], after[:, seen], f"{use} on {backend}: what may not be seen has an influence", 1e-12)
+        compare_unseen(use)
+
+
+@torch.no_grad()
+def compare_unseen(use: Use) -> None:
+    """Outputs before and after a change of later tokens, or of padding."""
+    mask = None if use.causal else (torch.arange(7) < 4).expand(2, -1)
+    layer, inputs, changed = use.build().eval(), use.inputs(), use.inputs(changed_from=4)
+    seen = slice(None) if use.cross else slice(4)
+    for backend in use.backends():
+        before, after = (layer(**given, mask=mask, backend=attend(backend))[0] for given in (inputs, changed))
+        same(before[:, seen], after[:, seen], f"{use} on {backend}: what may not be seen has an influence", 1e-12)
+
+
+@pytest.mark.slow
+@of_each_scorer
+def test_backends_and_masks_are_right_for_every_scorer_pattern_and_position(scorer: Part) -> None:
+    """All three at once, where the array has each two of them."""
+    for turn, row in enumerate(products(scorer)):
+        for use in (use for each in (row, row.fused(turn)) for use in each.uses()):
+            compare_backends(use, dtype=torch.float64, tolerance=1e-9)
+            compare_unseen(use)
 
 
 @of_each_scorer
