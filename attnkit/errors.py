@@ -65,7 +65,7 @@ def check_number(name: str, number: object, *, least: float | None = None, most:
 def check_count(name: str, count: object, *, least: int = 1, most: float = math.inf) -> None:
     """Refuse what is no whole number between two bounds."""
     if isinstance(count, bool) or not isinstance(count, int):
-        raise UsageError(f"{name} must be a whole number, not {count}")
+        raise UsageError(f"{name} must be a whole number, not {count!r}")
     if not least <= count <= most:
         raise UsageError(f"{name} must be {f'at least {least}' if count < least else f'at most {most}'}, not {count}")
 

@@ -50,10 +50,17 @@ def fits(value: Any, hint: Any) -> bool:
     """Whether a value from a YAML file is of the type that a constructor asks for."""
     if hint is Any:
         return True
-    if get_origin(hint) is Literal:
-        return value in get_args(hint)
-    if get_args(hint):
-        return any(fits(value, part) for part in get_args(hint))
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return value in parts
+    if origin is list:
+        return isinstance(value, list) and all(fits(item, parts[0]) for item in value)
+    if origin is tuple:  # which YAML writes as a list
+        return isinstance(value, list) and len(value) == len(parts) and all(map(fits, value, parts))
+    if origin is dict:
+        return isinstance(value, dict) and all(all(map(fits, item, parts)) for item in value.items())
+    if parts:
+        return any(fits(value, part) for part in parts)
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
@@ -63,4 +70,6 @@ def choices(hint: Any) -> list[str]:
     """The values that a type allows, or its name where they are too many."""
     if get_origin(hint) is Literal:
         return list(get_args(hint))
+    if get_origin(hint) in (list, tuple, dict):
+        return [str(hint)]
     return [choice for part in get_args(hint) for choice in choices(part)] or [getattr(hint, "__name__", str(hint))]

@@ -1,16 +1,22 @@
 """Few weights in place of all: the methods of PEFT, merged into the model at the end."""
 
+import re
 import warnings
 from copy import deepcopy
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, get_type_hints
 
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from attnkit.errors import UsageError, check_number, first_line, nearest
+from attnkit.attention.options import choices, fits
+from attnkit.errors import UsageError, check_count, check_number, first_line, in_one_line, nearest
+
+IN_LAYER = re.compile(r".*?\.[0-9]+\.(.+)")
+"""A part of a numbered layer, and its name there."""
+FROM_TEXTS = ("corda", "eva")  # ways to begin
 
 
 @dataclass(kw_only=True)
@@ -28,7 +34,7 @@ def adapter_class(adapter: AdapterConfig) -> Any:
     """The config class of a method. Raises `UsageError` for unknown methods and options, and ones that do not merge."""
     if find_spec("peft") is None:
         raise UsageError("adapter.method: it needs the package 'peft'; install the extra: pip install 'attnkit[peft]'")
-    from peft import PEFT_TYPE_TO_CONFIG_MAPPING, PromptLearningConfig
+    from peft import PEFT_TYPE_TO_CONFIG_MAPPING, PeftConfig, PromptLearningConfig
     from peft.mapping import PEFT_TYPE_TO_TUNER_MAPPING
     from peft.tuners.tuners_utils import BaseTuner
 
@@ -40,26 +46,41 @@ def adapter_class(adapter: AdapterConfig) -> Any:
     if adapter.method not in merging:
         raise UsageError(f"adapter.method: unknown method {adapter.method!r}: {nearest(str(adapter.method), merging)}")
     found = merging[adapter.method]
-    known = {entry.name: entry for entry in fields(found)}
+    # What all methods have is said by the run and the model, and not by the user.
+    known = {it.name: it.default for it in fields(found) if it.name not in {own.name for own in fields(PeftConfig)}}
     wrong = [f"adapter.options: no option {name!r}: {nearest(name, known)}" for name in adapter.options.keys() - known]
     if wrong:
         raise UsageError("\n".join(sorted(wrong)))
+    hints = get_type_hints(found)
     for name, value in adapter.options.items():
-        check_value(known[name], value)
+        check_value(name, value, hint=hints[name], default=known[name])
     return found
 
 
-def check_value(entry: Field[Any], value: Any) -> None:
-    """Raise `UsageError` for a value that PEFT would take without a word, and could not compute with."""
-    name, kind = f"adapter.options.{entry.name}", entry.type if isinstance(entry.type, str) else entry.type.__name__
-    if kind == "bool" and not isinstance(value, bool):
+def check_value(option: str, value: Any, *, hint: Any, default: Any) -> None:
+    """Raise `UsageError` for a value that is not of the type of its option, or that PEFT could not compute with."""
+    name = f"adapter.options.{option}"
+    if hint is bool and not isinstance(value, bool):
         raise UsageError(f"{name} must be true or false, not {value!r}")
-    if kind not in ("int", "float"):
+    if hint in (int, float):
+        # A default below 0 stands for a value that PEFT finds itself.
+        least = default if isinstance(default, int) and default < 0 else 0
+        is_factor = option.endswith(("alpha", "lambda"))  # which may be any number, even where PEFT says int
+        check = check_count if hint is int and not is_factor else check_number
+        check(name, value, least=least)
+        if option.endswith("dropout") and value >= 1:
+            raise UsageError(f"{name} must be less than 1, not {value}: nothing would pass")
         return
-    # A default below 0 stands for a value that PEFT finds itself.
-    check_number(name, value, least=entry.default if isinstance(entry.default, int) and entry.default < 0 else 0)
-    if entry.name.endswith("dropout") and value >= 1:
-        raise UsageError(f"{name} must be less than 1, not {value}: nothing would pass")
+    if isinstance(value, str) and value in FROM_TEXTS and option.startswith("init_"):
+        raise UsageError(f"{name}: {value!r} is computed from texts before training, which no run does; choose another")
+    allowed = list(map(str, choices(hint)))
+    # A value with a number in it, such as `pissa_niter_[number of iters]`, is left to PEFT.
+    has_number = isinstance(value, str) and any("[number" in it for it in allowed)
+    if not fits(value, hint) and not has_number:
+        raise UsageError(f"{name} must be {' or '.join(allowed).replace('NoneType', 'null')}, not {value!r}")
+    if option.endswith("_pattern") and isinstance(value, dict):
+        for part, number in value.items():
+            check_number(f"{name}[{part!r}]", number)
 
 
 def adapt(model: PreTrainedModel, adapter: AdapterConfig, *, new_head: bool) -> Any:
@@ -77,7 +98,10 @@ def adapt(model: PreTrainedModel, adapter: AdapterConfig, *, new_head: bool) -> 
     check_parts(model, adapter)
     known = {entry.name for entry in fields(config_class)}
     usual = norms if issubclass(config_class, LNTuningConfig) else linear_layers
-    options = {"target_modules": usual(model)} if "target_modules" in known else {}
+    names = usual(model)
+    if adapter.options.get("layers_to_transform") is not None:
+        names = sorted({found[1] for found in map(IN_LAYER.fullmatch, names) if found})
+    options = {"target_modules": names} if "target_modules" in known else {}
     options |= {"feedforward_modules": []} if "feedforward_modules" in known else {}  # part of them, as IA3 demands
     options |= adapter.options
     if new_head:
@@ -90,9 +114,16 @@ def adapt(model: PreTrainedModel, adapter: AdapterConfig, *, new_head: bool) -> 
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
             # And takes norms, of which it has no list, with a warning.
             warnings.filterwarnings("ignore", "Unsupported layer type .*Norm'>'", UserWarning)
+            # And finds out by itself how the weights of a layer lie.
+            warnings.filterwarnings("ignore", "fan_in_fan_out is set to", UserWarning)
+            # What is set is heeded or refused.
+            warnings.filterwarnings("error", "(?s).*(be|were) ignored|.* was matched")
             adapted = get_peft_model(model, config_class(**options))
-    except (NotImplementedError, TypeError, ValueError) as error:
-        raise UsageError(f"adapter.options: {first_line(error)}") from error
+    except Exception as error:  # PEFT checks little of what it is given, and falls over the rest
+        raise UsageError(
+            f"adapter.options: {adapter.options} do not fit this model ({in_one_line(error)}); correct them, or leave "
+            "them out for the usual ones"
+        ) from error
     factors = [vars(part).get("scaling") for part in adapted.modules()]
     if any(isinstance(factor, dict) and 0 in factor.values() for factor in factors):
         raise UsageError(f"adapter.options: {adapter.options} multiply the adapter by 0, so that it learns nothing")
@@ -124,13 +155,32 @@ def check_parts(model: PreTrainedModel, adapter: AdapterConfig) -> None:
     names = [name for name, _ in model.named_modules()]
     for option in ("modules_to_save", "target_modules", "exclude_modules"):
         given = adapter.options.get(option)
-        if option == "modules_to_save" and given is not None and not isinstance(given, list):
-            raise UsageError(f"adapter.options.{option} must be a list of names, not {given!r}")
         for part in given if isinstance(given, list) else []:
             if not any(f".{name}".endswith(f".{part}") for name in names):
                 last = {name.rpartition(".")[2] for name in names if name}
                 existing = [name for name in last if not name.isdecimal()]
                 raise UsageError(f"adapter.options.{option}: the model has no part {part!r}: {nearest(part, existing)}")
+    check_layers(names, adapter.options)
+
+
+def check_layers(names: list[str], options: dict[str, Any]) -> None:
+    """Raise `UsageError` for layers that PEFT would not heed."""
+    layers, targets = options.get("layers_to_transform"), options.get("target_modules")
+    if layers is None:
+        return
+    whole = [part for part in targets if part in names] if isinstance(targets, list) else []
+    if whole:
+        raise UsageError(
+            f"adapter.options.layers_to_transform: {whole[0]!r} of target_modules is one part in one layer; name "
+            "parts by what follows the number of their layer"
+        )
+    numbers = {int(number) for name in names for number in re.findall(r"(?<=\.)[0-9]+(?=\.|$)", name)}
+    for layer in layers if isinstance(layers, list) else [layers]:
+        if layer not in numbers:
+            last = max(numbers, default=None)
+            raise UsageError(
+                f"adapter.options.layers_to_transform: the model has no layer {layer}; its layers are 0 to {last}"
+            )
 
 
 def merge(model: Any, adapter: AdapterConfig) -> PreTrainedModel:

@@ -37,8 +37,8 @@ METHODS = sorted(kind.value.lower() for kind in PEFT_TYPE_TO_CONFIG_MAPPING)
 REFUSED = r"unknown method|does not merge into|trains no new head|Conv1D|use_cache"
 
 
-def classifier(**fields: Any) -> Any:
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 50}
+def classifier(num_layers: int = 1, **fields: Any) -> Any:
+    sizes = {"hidden_size": 16, "num_hidden_layers": num_layers, "num_attention_heads": 2, "vocab_size": 50}
     config = attnkit.AttnKitConfig(**sizes, architecture="encoder", num_labels=3, **fields)
     return attnkit.AttnKitForSequenceClassification(config)
 
@@ -58,20 +58,20 @@ def test_a_new_head_is_trained_and_saved_whatever_else_is(method: str) -> None:
     assert {name for name in before if "tokens" in name or name.startswith("score.")} <= changed
 
 
-def encoder() -> Any:
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 50}
+def encoder(num_layers: int = 1) -> Any:
+    sizes = {"hidden_size": 16, "num_hidden_layers": num_layers, "num_attention_heads": 2, "vocab_size": 50}
     return BertForSequenceClassification(BertConfig(**sizes, intermediate_size=32, num_labels=3))
 
 
-def decoder() -> Any:
-    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 50, "n_positions": 8}
+def decoder(num_layers: int = 1) -> Any:
+    sizes = {"n_embd": 16, "n_layer": num_layers, "n_head": 2, "vocab_size": 50, "n_positions": 8}
     return GPT2ForSequenceClassification(
         GPT2Config(**sizes, num_labels=3, bos_token_id=0, eos_token_id=0, pad_token_id=0)
     )
 
 
-def two_stacks() -> Any:
-    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2, "vocab_size": 50}
+def two_stacks(num_layers: int = 1) -> Any:
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": num_layers, "num_heads": 2, "vocab_size": 50}
     return T5ForConditionalGeneration(T5Config(**sizes, decoder_start_token_id=0))
 
 
@@ -136,6 +136,26 @@ def test_the_linear_layers_of_a_model_that_is_its_own_body_are_adapted() -> None
 
 
 @pytest.mark.parametrize(
+    ("method", "make"),
+    [*(("lora", make) for make in (classifier, encoder, decoder, two_stacks)), ("loha", classifier), ("loha", encoder)],
+)
+def test_the_layers_that_are_named_are_adapted_and_no_others(method: str, make: Any) -> None:
+    layer = re.compile(r"\.(?:layers|layer|h|block)\.(\d+)\.")
+    for options in ({"layers_to_transform": [1]}, {"layers_to_transform": 1}):
+        adapted = adapt(make(num_layers=2), AdapterConfig(method=method, options=options), new_head=False)
+        names = [name for name, weight in adapted.named_parameters() if weight.requires_grad]
+        assert names
+        assert {layer.search(name)[1] for name in names} == {"1"}  # type: ignore[index]
+        everywhere = adapt(make(num_layers=2), AdapterConfig(method=method), new_head=False)
+        of_layer = [
+            name
+            for name, weight in everywhere.named_parameters()
+            if weight.requires_grad and layer.search(name) and layer.search(name)[1] == "1"  # type: ignore[index]
+        ]
+        assert names == of_layer
+
+
+@pytest.mark.parametrize(
     ("method", "options", "message"),
     [
         ("lora", {"lora_dropout": -1}, "adapter.options.lora_dropout must be at least 0 and finite, not -1"),
@@ -145,11 +165,66 @@ def test_the_linear_layers_of_a_model_that_is_its_own_body_are_adapted() -> None
         ("lora", {"lora_alpha": "x"}, "adapter.options.lora_alpha must be a number, not 'x'"),
         ("lora", {"lora_alpha": 0}, "adapter.options: {'lora_alpha': 0} multiply the adapter by 0, so that it learns"),
         ("loha", {"alpha": 0}, "adapter.options: {'alpha': 0} multiply the adapter by 0, so that it learns nothing"),
-        ("lora", {"r": 0}, "adapter.options: `r` should be a positive integer"),
+        (
+            "lora",
+            {"r": 0},
+            "ValueError: `r` should be a positive integer value but the value passed is 0); ",
+        ),
+        ("lora", {"r": 1.5}, "adapter.options.r must be a whole number, not 1.5"),
+        ("lora", {"r": "8"}, "adapter.options.r must be a whole number, not '8'"),
+        ("lora", {"peft_type": "banana"}, "adapter.options: no option 'peft_type': allowed: alora_invocation_tokens, "),
+        ("lora", {"inference_mode": True}, "adapter.options: no option 'inference_mode': did you mean"),
+        (
+            "lora",
+            {"target_modules": "("},
+            "(error: missing ), unterminated subpattern at position 0); ",
+        ),
+        ("lora", {"exclude_modules": "*"}, "(error: nothing to repeat at position 0); correct them, or leave"),
+        ("lora", {"target_modules": 3}, "target_modules must be list[str] or str or null, not 3"),
+        ("lora", {"target_modules": [3]}, "target_modules must be list[str] or str or null, not [3]"),
+        ("lora", {"rank_pattern": 3}, "adapter.options.rank_pattern must be dict or null, not 3"),
+        ("lora", {"rank_pattern": {"(": 3}}, "(error: missing ), unterminated subpattern at position 7); "),
+        ("lora", {"rank_pattern": {"query": "a"}}, "rank_pattern['query'] must be a number, not 'a'"),
+        (
+            "lora",
+            {"rank_pattern": {"query": 3}},
+            "rank_pattern keys did not match any targeted module and were",
+        ),
+        ("lora", {"alpha_pattern": [1]}, "adapter.options.alpha_pattern must be dict or null, not [1]"),
+        (
+            "lora",
+            {"init_lora_weights": 7},
+            "adapter.options.init_lora_weights must be bool or gaussian or eva",
+        ),
+        (
+            "lora",
+            {"init_lora_weights": "eva"},
+            "init_lora_weights: 'eva' is computed from texts before training",
+        ),
+        ("lora", {"init_lora_weights": "pissa_niter_x"}, "invalid literal for int() with base 10: 'x'); correct them"),
+        ("lora", {"loftq_config": 3}, "adapter.options.loftq_config must be LoftQConfig or dict, not 3"),
+        ("lora", {"loftq_config": {"loftq_bits": 4}}, "`loftq_config` specified but will be ignored when"),
+        ("lora", {"arrow_config": {}}, "adapter.options.arrow_config must be ArrowConfig or null, not {}"),
+        ("lora", {"megatron_config": {"a": 3}}, "(ModuleNotFoundError: No module named 'megatron'); correct them, or"),
+        ("lora", {"target_parameters": ["x"]}, "target_parameters=['x'] were set but no parameter was matched"),
+        ("lora", {"trainable_token_indices": [50]}, "(IndexError: index 50 is out of bounds for dimension 0 with size"),
+        ("lora", {"layer_replication": [[0]]}, "layer_replication must be list[tuple[int, int]] or null, not [[0]]"),
+        ("lora", {"layers_to_transform": "a"}, "layers_to_transform must be list[int] or int or null, not 'a'"),
+        (
+            "lora",
+            {"layers_to_transform": [0, 7]},
+            "layers_to_transform: the model has no layer 7; its layers are 0",
+        ),
+        ("lora", {"layers_to_transform": 0, "layers_pattern": "zzz"}, "No modules were targeted for adaptation."),
+        (
+            "lora",
+            {"layers_to_transform": 0, "target_modules": ["model.encoder.layers.0.attention.q_proj"]},
+            "layers_to_transform: 'model.encoder.layers.0.attention.q_proj' of target_modules is one part in one",
+        ),
         ("lora", {"use_dora": 1}, "adapter.options.use_dora must be true or false, not 1"),
         ("loha", {"rank_dropout": -0.5}, "adapter.options.rank_dropout must be at least 0 and finite, not -0.5"),
         ("lokr", {"module_dropout": 2}, "adapter.options.module_dropout must be less than 1, not 2"),
-        ("ia3", {"modules_to_save": "head"}, "adapter.options.modules_to_save must be a list of names, not 'head'"),
+        ("ia3", {"modules_to_save": "head"}, "adapter.options.modules_to_save must be list[str] or null, not 'head'"),
         (
             "lora",
             {"modules_to_save": ["scorr"]},
