@@ -128,7 +128,7 @@ def write_prepared(
                 duplicates=documents.duplicates,
             )
             values = asdict(manifest)
-            text = json.dumps({**values, "checksum": checksum_of(values)}, indent=2)
+            text = json.dumps({**values, "checksum": checksum_of(values)}, indent=2, allow_nan=False)
             (staging / MANIFEST).write_text(text + "\n", encoding="utf-8")
     except Exception as error:
         if not is_of_disk(error):

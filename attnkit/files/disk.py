@@ -138,7 +138,7 @@ def seal(folder: Path) -> None:
     """Mark a folder as complete: the mark holds a checksum of each file, and appears whole or not at all."""
     checksums = {path.name: file_checksum(path) for path in sorted(folder.iterdir()) if path.name != SEAL}
     with replacing(folder / SEAL) as unfinished:
-        unfinished.write_text(json.dumps(checksums, indent=2) + "\n", encoding="utf-8")
+        unfinished.write_text(json.dumps(checksums, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     sync_to_disk(folder)
 
 

@@ -1,7 +1,9 @@
 """Small text files that people and programs write: read whole, and refused with their place; numbers, and JSON."""
 
 import json
+import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,19 @@ def without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 JSON = json.JSONDecoder(object_pairs_hook=without_repetition)
 """JSON without keys that are given twice; made once, which `json.loads` with a hook does for every text."""
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """A value as JSON. Numbers that are not finite become null: JSON has no NaN and no infinity."""
+    return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_text(path: Path) -> str:

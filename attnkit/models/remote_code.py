@@ -55,7 +55,8 @@ def save_with_code(model: AttnKitPreTrainedModel, folder: str | Path, *, trainin
     classes = {"AutoConfig": AttnKitConfig} | entries
     auto_map = {auto: f"{flat_name(cls.__module__)}.{cls.__name__}" for auto, cls in classes.items()}
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    (folder / "config.json").write_text(json.dumps(config | {"auto_map": auto_map}, indent=2) + "\n", encoding="utf-8")
+    text = json.dumps(config | {"auto_map": auto_map}, indent=2, allow_nan=False)
+    (folder / "config.json").write_text(text + "\n", encoding="utf-8")
     write_card(model, folder, training=training, auto_map=auto_map, overwrite=True)
 
 

@@ -10,7 +10,7 @@ from attnkit.data.sources import DataConfig, PretrainDataConfig, is_mix, named
 from attnkit.errors import UsageError
 from attnkit.files import strict_yaml
 from attnkit.files.saved import CONFIG, run_folder
-from attnkit.recipes.inputs import absolute_data
+from attnkit.recipes.inputs import absolute_data, check_same_split
 from attnkit.recipes.judge import BatchConfig
 from attnkit.recipes.model import check_fit, load_model
 from attnkit.recipes.predict import evaluate_finetuned
@@ -25,8 +25,6 @@ from attnkit.recipes.text import (
 )
 from attnkit.training.evaluation import evaluate_loss
 from attnkit.training.launch import make_accelerator
-
-SPLIT = ("subset", "text_column", "documents", "held_out_fraction", "seed")  # what decides on the split, given a source
 
 
 @dataclass(kw_only=True)
@@ -129,14 +127,3 @@ def own_data(path: str) -> PretrainDataConfig | None:
         return None
     mapping, _ = strict_yaml.read(folder / CONFIG)
     return absolute_data(PretrainDataConfig(**mapping.get("data", {})))  # checked when this run was loaded
-
-
-def check_same_split(own: PretrainDataConfig, data: PretrainDataConfig) -> None:
-    """Raise `UsageError` where another split would let through, as held out, text that the model was trained on."""
-    given = vars(data)
-    for key, value in vars(own).items():
-        if key in SPLIT and given[key] != value:
-            raise UsageError(
-                f"data.{key}: {given[key]!r} would split the run's own text in another way than {value!r}, with which "
-                "it was trained: leave it out, or give another data.source"
-            )

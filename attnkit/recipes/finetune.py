@@ -16,7 +16,6 @@ from attnkit.config.finetune_run import FinetuneRun
 from attnkit.data.tokenizer import load_tokenizer, train_tokenizer
 from attnkit.errors import UsageError, first_line, nearest
 from attnkit.models.configuration_attnkit import AttnKitConfig
-from attnkit.models.loss import IGNORED
 from attnkit.recipes import manifest
 from attnkit.recipes.card import how_to_use
 from attnkit.recipes.folder import (
@@ -24,11 +23,12 @@ from attnkit.recipes.folder import (
     MODEL,
     check_places,
     check_same_run,
+    conclude,
     open_run,
     opened,
-    publish,
     resolve,
-    save_result,
+    save_model,
+    say_changes,
 )
 from attnkit.recipes.grid import run_grid
 from attnkit.recipes.inputs import tokenizer_path
@@ -37,8 +37,9 @@ from attnkit.recipes.model import build_model, row_length
 from attnkit.recipes.report import write_page
 from attnkit.tasks import Example, Task, load_examples, make_task
 from attnkit.tasks.adapter import adapt, merge
+from attnkit.tasks.examples import setting_of
 from attnkit.tasks.generation import frequency_likelihoods
-from attnkit.tasks.rows import Row
+from attnkit.tasks.rows import Row, predicts
 from attnkit.training.checkpoint import load_weights
 from attnkit.training.equip import check_settings
 from attnkit.training.launch import make_accelerator, on_main, reporting_network
@@ -47,8 +48,6 @@ from attnkit.training.loop import TrainResult, train
 from attnkit.training.plot import plot_loss
 from attnkit.training.run_folder import ADAPTER, LOG, PAGE, PREDICTIONS, REPORT, writing
 from attnkit.training.tracking import Tracker
-
-SAME_RUN = ("model", "tokenizer", "data", "task", "adapter")  # sections that may not change when a run goes on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +66,8 @@ class Prepared:
     dropped: int
     """Training rows that are left out, as they have nothing to predict."""
     trained_parameters: int
+    changes: list[str]
+    """Settings of training with which the run goes on otherwise than it began."""
 
     @property
     def folder(self) -> Path:
@@ -75,7 +76,7 @@ class Prepared:
 
 def finetune(run: FinetuneRun) -> str:
     """Train a model for a task, or several where `grid` lists settings, and return what there is to say of it."""
-    return finetune_once(run) if run.grid.is_empty else run_grid(run, finetune_once)
+    return finetune_once(run) if run.grid.is_empty else run_grid(run, finetune_once, resolved=resolved)
 
 
 @reporting_network()
@@ -88,17 +89,28 @@ def finetune_once(run: FinetuneRun) -> str:
     `report.html`, `summary.json`, `loss.png`, `log.jsonl`, `config.yaml`, `data_manifest.json` and `checkpoints/`.
     Raises `UsageError` for whatever is wrong with the run, the examples or the folder.
     """
+    accelerator = accelerator_of(run)
+    prepared = prepare(run, accelerator)
+    with opened(prepared.folder, lambda: begin(prepared), accelerator=accelerator):
+        return train_prepared(run, prepared, accelerator=accelerator)
+
+
+@reporting_network()
+def resolved(run: FinetuneRun) -> FinetuneRun:
+    """A run with nothing left to defaults, as its folder holds it. Raises `UsageError` as `finetune_once` does."""
+    return prepare(run, accelerator_of(run)).run
+
+
+def accelerator_of(run: FinetuneRun) -> Accelerator:
+    """The processes that a run is trained on."""
     training = run.training
-    accelerator = make_accelerator(
+    return make_accelerator(
         num_processes=training.num_processes,
         mixed_precision=training.mixed_precision,
         trackers=run.tracking.trackers,
         output_dir=training.output_dir,
         timeout=training.timeout,
     )
-    prepared = prepare(run, accelerator)
-    with opened(prepared.folder, lambda: begin(prepared), accelerator=accelerator):
-        return train_prepared(run, prepared, accelerator=accelerator)
 
 
 def train_prepared(run: FinetuneRun, prepared: Prepared, *, accelerator: Accelerator) -> str:
@@ -119,6 +131,7 @@ def train_prepared(run: FinetuneRun, prepared: Prepared, *, accelerator: Acceler
     with Tracker(training.output_dir, tracking=run.tracking, accelerator=accelerator, run=asdict(run)) as tracker:
         for note in prepared.split_notes:
             tracker.note(note)
+        say_changes(prepared.changes, tracker=tracker)
         result = train(
             prepared.model,
             prepared.rows["train"],
@@ -172,16 +185,22 @@ def prepare(run: FinetuneRun, accelerator: Accelerator) -> Prepared:
     freeze(adapted, training.frozen_layers)
     task.prepare_model(adapted, examples["train"])
     rows = {
-        split: make_rows(task, members, tokenizer=tokenizer, config=model.config, sequence_length=length)
+        split: make_rows(
+            task,
+            members,
+            tokenizer=tokenizer,
+            config=model.config,
+            sequence_length=length,
+            setting=setting_of(split, run.data),
+        )
         for split, members in examples.items()
     }
     useful = [row for row in rows["train"] if predicts(row)]
     dropped = len(rows["train"]) - len(useful)
-    if not useful:
-        raise UsageError("data.sequence_length: no training row has a label to predict: raise it, or shorten the texts")
     try_row(adapted, task.collator(tokenizer)(useful[:1]))
-    prepared = Prepared(
-        run=resolve(run, model),
+    run = resolve(run, model)
+    return Prepared(
+        run=run,
         task=task,
         tokenizer=tokenizer,
         model=adapted,
@@ -191,10 +210,8 @@ def prepare(run: FinetuneRun, accelerator: Accelerator) -> Prepared:
         dropped=dropped,
         # Before an adapter is merged, which leaves all weights as if they learnt.
         trained_parameters=sum(it.numel() for it in adapted.parameters() if it.requires_grad),
+        changes=on_main(accelerator, lambda: check_same_run(run)) if training.resume else [],
     )
-    if training.resume:
-        on_main(accelerator, lambda: check_same_run(prepared.run, sections=SAME_RUN))
-    return prepared
 
 
 @torch.no_grad()
@@ -211,12 +228,6 @@ def try_row(model: Any, batch: dict[str, Any]) -> None:
             f"({first_line(error)}): give another model, or the tokenizer that it was trained with"
         ) from error
     model.train(was_training)
-
-
-def predicts(row: Row) -> bool:
-    """Whether a row has anything to predict."""
-    labels = row.get("labels")
-    return not isinstance(labels, list) or any(label != IGNORED for label in labels)
 
 
 def check_best_metric(run: FinetuneRun, task: Task) -> None:
@@ -268,14 +279,14 @@ def finish(prepared: Prepared, result: TrainResult, *, model: PreTrainedModel, j
     folder, task = prepared.folder, prepared.task
     summary = summarize(prepared, result, model=model, judged=judged)
     use = how_to_use(task, model)
-    save_result(prepared.run, model, tokenizer=prepared.tokenizer, summary=summary, use=use)
+    save_model(prepared.run, model, tokenizer=prepared.tokenizer, summary=summary, use=use)
     for split, found in judged.items():
         path = folder / PREDICTIONS / f"{split}.jsonl"
         write_predictions(path, task, examples=found.examples, answers=found.answers, setting="training.output_dir")
     plot_report(folder / REPORT, task, judged["held_out"])
     plot_loss(folder / LOG, folder / LOSS_CURVE, unit="nats per label")
     write_page(folder, summary, said=say(summary))
-    return publish(prepared.run, say(summary))
+    return conclude(prepared.run, summary, said=say(summary))
 
 
 def summarize(

@@ -1,7 +1,6 @@
 """What every training run keeps in its folder: resolved config and tokenizer first, model and summary at the end."""
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from attnkit.files import strict_yaml
 from attnkit.files.disk import check_free, claim, filling, replacing, seal
 from attnkit.files.hub import open_repository, upload
 from attnkit.files.saved import CHECKPOINTS, CONFIG, MODEL
+from attnkit.files.text import json_text
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.recipes import manifest
 from attnkit.recipes.card import write_run_card
@@ -29,10 +29,17 @@ from attnkit.training.checkpoint import check_intact, newest_complete
 from attnkit.training.launch import check_shared_folder, on_main
 from attnkit.training.run_folder import LOG, check_output_folder, open_output_folder, refuse_foreign_files, writing
 from attnkit.training.settings import TrainingConfig
-from attnkit.training.tracking import read_log
+from attnkit.training.tracking import Tracker, read_log
 
 PUSH = "training.push_to_hub"
 SUMMARY, LOSS_CURVE = "summary.json", "loss.png"
+NOT_COMPARED = {"tracking", "grid", "imports"}
+"""The sections of a run that may be others when it goes on."""
+WITHOUT_EFFECT = {
+    *("output_dir", "max_steps", "num_processes", "timeout", "resume", "overwrite", "from_checkpoint", "push_to_hub"),
+    *("log_steps", "save_steps", "keep_last", "keep_every", "peak_flops", "activation_checkpointing"),
+}
+"""Of `training`: what changes no step of a run, but for more steps behind the last."""
 
 Run = TypeVar("Run", PretrainRun, FinetuneRun)
 Data = TypeVar("Data", bound=DataConfig)
@@ -51,26 +58,33 @@ def resolve(run: Run, model: PreTrainedModel) -> Run:
     return replace(run, model=replace(run.model, **{name: vars(model.config)[name] for name in names}))
 
 
-def check_same_run(run: PretrainRun | FinetuneRun, *, sections: Sequence[str]) -> None:
-    """Raise `UsageError` if the folder to go on in is damaged, or holds a run that differs in these sections."""
+def check_same_run(run: PretrainRun | FinetuneRun) -> list[str]:
+    """The settings of training with which a run goes on otherwise than it began, in words.
+
+    Raises `UsageError` if the folder to go on in is damaged, or holds a run that differs in anything else.
+    """
     folder = Path(run.training.output_dir)
     newest, path = newest_complete(folder / CHECKPOINTS), folder / CONFIG
     if newest is not None:
         read_log(folder / LOG)
     if newest is None and not path.is_file():
-        return
+        return []
     if not path.is_file():
         raise UsageError(f"training.resume: {path} is missing: write it with the same command and --print_config")
-    manifest.check_same_files(path.parent)
+    manifest.check_same_files(path.parent, setting="training.resume", otherwise="start a new run")
     saved, now = asdict(saved_run(run, folder)), asdict(run)
-    changed = [
-        f"{section}.{name} was {value!r} and is {now[section][name]!r}"
-        for section in sections
+    changed = {
+        f"{section}.{name}": f"{section}.{name} was {value!r} and is {now[section][name]!r}"
+        for section in saved
+        if section not in NOT_COMPARED
         for name, value in saved[section].items()
         if value != now[section][name]
-    ]
-    if changed:
-        raise UsageError(f"training.resume: {path} is of another run: {'; '.join(changed)}")
+    }
+    others = [said for key, said in changed.items() if not key.startswith("training.")]
+    if others:
+        raise UsageError(f"training.resume: {path} is of another run: {'; '.join(others)}")
+    free = {f"training.{name}" for name in WITHOUT_EFFECT}
+    return [said for key, said in changed.items() if key not in free]
 
 
 def saved_run(run: PretrainRun | FinetuneRun, folder: Path) -> PretrainRun | FinetuneRun:
@@ -107,6 +121,12 @@ def check_places(training: TrainingConfig, *, accelerator: Accelerator) -> None:
     check_shared_folder(accelerator, folder)
 
 
+def say_changes(changes: list[str], *, tracker: Tracker) -> None:
+    """Say with which settings a run goes on otherwise than it began."""
+    if changes:
+        tracker.note(f"going on otherwise than the run began: {'; '.join(changes)}")
+
+
 @contextmanager
 def opened(folder: Path, begin: Callable[[], None], *, accelerator: Accelerator) -> Iterator[None]:
     """The folder of a run, begun on the main process, and kept from other runs until this one is over."""
@@ -139,6 +159,7 @@ def open_run(run: Run, tokenizer: PreTrainedTokenizerBase, *, data: manifest.Man
     refuse_foreign_files(folder)
     open_output_folder(folder, overwrite=training.overwrite)
     with writing(folder):
+        (folder / SUMMARY).unlink(missing_ok=True)  # one that goes on is not finished
         save(run, folder)
         with filling(folder / TOKENIZER, setting="training.output_dir") as staging:
             tokenizer.save_pretrained(staging)
@@ -152,7 +173,7 @@ def paths_in(entry: str | dict[str, Any]) -> list[str]:
     return [named] if isinstance(named, str) else list(named)
 
 
-def save_result(
+def save_model(
     run: PretrainRun | FinetuneRun,
     model: PreTrainedModel,
     *,
@@ -160,23 +181,23 @@ def save_result(
     summary: dict[str, Any],
     use: str | None = None,
 ) -> None:
-    """Write the trained model, its tokenizer and its card beside it, and what is worth knowing of the run.
-
-    `use` is the section of the card on how the model is used.
-    """
+    """Write the trained model, its tokenizer and its card beside it; `use` is the section of the card on how the model
+    is used."""
     folder = Path(run.training.output_dir)
-    with writing(folder):
-        # Whoever finds a config in the folder of a model takes it for whole.
-        with filling(folder / MODEL, setting="training.output_dir", last="config.json") as staging:
-            model.save_pretrained(staging)
-            tokenizer.save_pretrained(staging)
-            write_run_card(run, model, staging, summary=summary, use=use)
-        with replacing(folder / SUMMARY) as unfinished:
-            unfinished.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    # Whoever finds a config in the folder of a model takes it for whole.
+    filled = filling(folder / MODEL, setting="training.output_dir", last="config.json")
+    with writing(folder), filled as staging:
+        model.save_pretrained(staging)
+        tokenizer.save_pretrained(staging)
+        write_run_card(run, model, staging, summary=summary, use=use)
 
 
-def publish(run: PretrainRun | FinetuneRun, said: str) -> str:
-    """Upload the model of a finished run where `training.push_to_hub` asks for it; return what there is to say."""
+def conclude(run: PretrainRun | FinetuneRun, summary: dict[str, Any], *, said: str) -> str:
+    """Write `summary.json`, which marks a run as finished, so that all its other files are to be there; upload the
+    model where `training.push_to_hub` asks for it; return what there is to say."""
+    path = Path(run.training.output_dir) / SUMMARY
+    with writing(path), replacing(path) as unfinished:
+        unfinished.write_text(json_text(summary, indent=2) + "\n", encoding="utf-8")
     name = run.training.push_to_hub
     if name is None:
         return said

@@ -1,6 +1,5 @@
 """Several runs of one kind: seeds, learning rates and batch sizes, judged on the same held-out examples."""
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
@@ -11,8 +10,8 @@ from typing import Any
 from attnkit.config.finetune_run import FinetuneRun, GridConfig
 from attnkit.errors import UsageError
 from attnkit.files.disk import replacing
-from attnkit.files.text import read_json
-from attnkit.recipes.folder import SUMMARY
+from attnkit.files.text import json_text, read_json
+from attnkit.recipes.folder import SUMMARY, check_same_run, saved_run
 from attnkit.training.run_folder import writing
 
 GRID = "grid.json"
@@ -52,11 +51,14 @@ def runs_of(run: FinetuneRun) -> Iterator[tuple[Setting, int, FinetuneRun]]:
             yield setting, seed, replace(run, training=changed, grid=GridConfig())
 
 
-def run_grid(run: FinetuneRun, finetune: Callable[[FinetuneRun], str]) -> str:
+def run_grid(
+    run: FinetuneRun, finetune: Callable[[FinetuneRun], str], *, resolved: Callable[[FinetuneRun], FinetuneRun]
+) -> str:
     """Finetune each run of the grid and return what they have reached, with the mean and deviation over seeds.
 
-    With `training.resume` runs that have finished are not run again. Raises `UsageError` before the first run if one of
-    them has impossible settings or a folder that is taken.
+    With `training.resume` runs that have finished are not run again; `resolved` says what one would be now. Raises
+    `UsageError` before the first run if one of them has impossible settings or a folder that is taken, or has finished
+    with other settings or data.
     """
     members = list(runs_of(run))
     problems = [problem for _, _, member in members for problem in member.training.problems()]
@@ -71,11 +73,13 @@ def run_grid(run: FinetuneRun, finetune: Callable[[FinetuneRun], str]) -> str:
         problems.append(f"training.output_dir: {path} is of no grid whose runs are there: choose another folder")
     if problems:
         raise UsageError("\n".join(dict.fromkeys(problems)))
+    finished = [member for member in taken if is_finished(member)] if run.training.resume else []
+    check_finished(finished, resolved=resolved)
     groups: dict[Setting, list[Member]] = {}
     splits = ["held_out"] + ["test"] * (run.data.test_source is not None)
     for setting, seed, member in members:
         summary = Path(member.training.output_dir) / SUMMARY
-        if not (run.training.resume and summary.exists()):
+        if member not in finished:
             said = finetune(member)
             if not summary.exists():  # a signal ended it
                 return said
@@ -83,13 +87,34 @@ def run_grid(run: FinetuneRun, finetune: Callable[[FinetuneRun], str]) -> str:
         groups.setdefault(setting, []).append(Member(seed=seed, folder=summary.parent, figures=figures))
     report = summarize(groups, best_metric=run.training.best_metric, best_mode=run.training.best_mode)
     with writing(path), replacing(path) as unfinished:
-        unfinished.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        unfinished.write_text(json_text(report, indent=2) + "\n", encoding="utf-8")
     return say(report, path)
 
 
+def is_finished(run: FinetuneRun) -> bool:
+    """Whether a run that has left its figures is not to go on, to more steps than it had."""
+    saved = saved_run(run, Path(run.training.output_dir))
+    return saved.training.num_steps == run.training.num_steps
+
+
+def check_finished(members: list[FinetuneRun], *, resolved: Callable[[FinetuneRun], FinetuneRun]) -> None:
+    """Raise `UsageError` where a run of the grid has finished with other settings, or on other files, than it would
+    have now: its figures would be reported as those of what is asked for."""
+    if not members:
+        return
+    whole = resolved(members[0])  # they differ in nothing but `training`
+    for member in members:
+        training = replace(member.training, max_steps=member.training.num_steps)
+        if changed := check_same_run(replace(whole, training=training)):
+            raise UsageError(
+                f"training.resume: {training.output_dir} has finished otherwise: {'; '.join(changed)}: set it back, or "
+                "choose another training.output_dir"
+            )
+
+
 def figures_of(summary: Path, splits: Sequence[str]) -> dict[str, dict[str, float]]:
-    """The figures of a finished run by split. Raises `UsageError` for a damaged file, and for a run that judged
-    other splits."""
+    """The figures of a finished run by split. Raises `UsageError` for a damaged file, for a run that judged other
+    splits, and for figures that are not finite, which have no mean."""
     found = read_json(summary)
     for split in splits:
         if not isinstance(found.get(split), dict):
@@ -97,6 +122,11 @@ def figures_of(summary: Path, splits: Sequence[str]) -> dict[str, dict[str, floa
             raise UsageError(
                 f"{summary}: has no {name} figures: it is damaged, or of a run without data.{split}_source; delete "
                 f"{summary.parent} and run again"
+            )
+        if infinite := [metric for metric, value in found[split].items() if value is None]:
+            raise UsageError(
+                f"{summary}: {', '.join(infinite)} of {split} is not finite: delete {summary.parent} and run again "
+                "with a lower learning rate"
             )
     return {split: found[split] for split in splits}
 

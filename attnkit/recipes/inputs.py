@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 Data = TypeVar("Data", bound=DataConfig)
 
+SPLIT = ("subset", "text_column", "documents", "held_out_fraction", "seed")  # what decides on the split, given a source
+
 
 def tokenizer_path(run: "PretrainRun | FinetuneRun") -> str | None:
     """Where the tokenizer of a run is, if it has one: a run that goes on and a model that is loaded keep theirs."""
@@ -52,6 +54,17 @@ def absolute_data(data: Data) -> Data:
         return str(path.absolute()) if is_local else source
 
     return replace(data, **{key: absolute(value) for key, value in vars(data).items() if is_path(key)})
+
+
+def check_same_split(own: DataConfig, data: DataConfig) -> None:
+    """Raise `UsageError` where another split would let through, as held out, text that the model was trained on."""
+    given = vars(data)
+    for key, value in vars(own).items():
+        if key in SPLIT and given[key] != value:
+            raise UsageError(
+                f"data.{key}: {given[key]!r} would split the run's own text in another way than {value!r}, with which "
+                "it was trained: leave it out, or give another data.source"
+            )
 
 
 def is_path(key: str) -> bool:

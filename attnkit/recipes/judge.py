@@ -1,6 +1,6 @@
 """How good a fine-tuned model is on some examples: its answers, the figures, and the files that show both."""
 
-import json
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,10 +18,11 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from attnkit.errors import UsageError, batch_problems
 from attnkit.files.disk import replacing
+from attnkit.files.text import json_text
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.tasks import Answer, Example, Task
 from attnkit.tasks.examples import KEPT
-from attnkit.tasks.rows import Row
+from attnkit.tasks.rows import Row, predicts
 from attnkit.training.evaluation import read_rows
 from attnkit.training.run_folder import writing
 
@@ -58,8 +59,12 @@ def make_rows(
     tokenizer: PreTrainedTokenizerBase,
     config: PreTrainedConfig,
     sequence_length: int,
+    setting: str,
 ) -> list[Row]:
-    """The rows of some examples. Raises `UsageError` if texts have no token, or none that the model pools at."""
+    """The rows of some examples, whose source `setting` gives.
+
+    Raises `UsageError` if texts have no token, or none that the model pools at, or if no row has anything to predict.
+    """
     smallest = tokenizer.num_special_tokens_to_add(pair=True) + 2
     if sequence_length < smallest:
         raise UsageError(
@@ -68,7 +73,12 @@ def make_rows(
     rows = task.encode(examples, tokenizer, max_length=sequence_length)
     empty = sum(not row["input_ids"] for row in rows)
     if empty:
-        raise UsageError(f"data.source: the tokenizer makes no token of {empty} texts: remove them")
+        raise UsageError(f"{setting}: the tokenizer makes no token of {empty} texts: remove them")
+    if rows and not any(map(predicts, rows)):
+        raise UsageError(
+            f"{setting}: nothing that is to be predicted is left of its {len(rows):,} rows in data.sequence_length "
+            f"{sequence_length}: raise it, or shorten the texts"
+        )
     pools_at_end = isinstance(config, AttnKitConfig) and config.pooling == "eos" and not task.is_generated
     if pools_at_end and not all(tokenizer.eos_token_id in np.ravel(row["input_ids"]) for row in rows):
         raise UsageError(
@@ -93,8 +103,6 @@ def judge(
     loss, labels, outcomes = read_rows(
         model, rows, collate=collate, batch_size=batch_size, accelerator=accelerator, outcomes=task.outcomes
     )
-    if labels == 0:
-        raise UsageError("no held-out row has a label to predict: raise data.sequence_length")
     answers = task.answers(examples, rows=rows, outcomes=outcomes)
     return Judged(examples=examples, answers=answers, figures={"loss": loss / labels, **task.score(examples, answers)})
 
@@ -116,7 +124,7 @@ def write_predictions(
                 line = {**example.get(KEPT, {}), **{column: example[role] for role, column in asked.items()}}
                 is_answered = bool(answered & example.keys()) or "likelihood" in answer
                 line |= ({"gold": task.gold(example)} if is_answered else {}) | answer
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+                file.write(json_text(line) + "\n")
 
 
 @mpl.rc_context({"text.parse_math": False})  # a $ in the name of a class is a sign like others
@@ -151,8 +159,10 @@ def plot_report(path: Path, task: Task, judged: Judged) -> None:
         drawing.savefig(str(unfinished), dpi=120, format="png")
 
 
-def show(value: float) -> str:
+def show(value: float | None) -> str:
     """A figure with as many digits as do not depend on how rows were put into batches."""
+    if value is None or not math.isfinite(value):
+        return "not finite"
     return f"{value:.4f}" if abs(value) < 100 else f"{value:.6g}"
 
 

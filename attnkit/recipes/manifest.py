@@ -46,20 +46,23 @@ def of_examples(
 
 def save(manifest: Manifest, folder: Path) -> None:
     """Write the manifest into the folder of a run."""
-    text = json.dumps(manifest, indent=2)  # in ASCII, as the name of a file need not be UTF-8
+    text = json.dumps(manifest, indent=2, allow_nan=False)  # in ASCII, as the name of a file need not be UTF-8
     with writing(folder / DATA_MANIFEST), replacing(folder / DATA_MANIFEST) as unfinished:
         unfinished.write_text(text + "\n", encoding="utf-8")
 
 
-def check_same_files(folder: Path) -> None:
-    """Raise `UsageError` where files that the run in a folder was begun with have changed since."""
+def check_same_files(folder: Path, *, setting: str, otherwise: str) -> None:
+    """Raise `UsageError` where files that the run in a folder was begun with have changed since.
+
+    `setting` is what asks for the old ones, and `otherwise` what else can be done.
+    """
     path = folder / DATA_MANIFEST
     try:
         files = [SourceFile(**file) for file in read_json(path)["files"]] if path.is_file() else []
     except (UsageError, KeyError, TypeError) as error:
         said = error if isinstance(error, UsageError) else f"{path}: names no files: the file is damaged"
-        raise UsageError(f"training.resume: {said}: delete it to go on without a look at the files") from error
+        raise UsageError(f"{setting}: {said}: delete it to go on without a look at the files") from error
     if changed := changed_files(files):
         raise UsageError(
-            f"training.resume: {'; '.join(changed)} since {folder} was begun: put the old text back, or start a new run"
+            f"{setting}: {'; '.join(changed)} since {folder} was begun: put the old text back, or {otherwise}"
         )

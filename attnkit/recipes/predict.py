@@ -10,17 +10,25 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from attnkit.config.finetune_run import FinetuneRun
 from attnkit.config.load import load_saved
 from attnkit.data.sources import DataConfig
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, first_line
 from attnkit.files.saved import run_folder
-from attnkit.recipes.inputs import absolute_data
+from attnkit.recipes import manifest
+from attnkit.recipes.inputs import absolute_data, check_same_split
 from attnkit.recipes.judge import BatchConfig, judge, make_rows, say_figures, write_predictions
 from attnkit.recipes.model import load_model, row_length
 from attnkit.recipes.saved import refuse_several, tokenizer_of, verb_of
-from attnkit.tasks import Task, load_examples, make_task
-from attnkit.tasks.examples import ExamplesConfig, NewExamplesConfig, read_examples, unknown
+from attnkit.tasks import Example, Task, load_examples, make_task
+from attnkit.tasks.examples import (
+    ExamplesConfig,
+    NewExamplesConfig,
+    met_in_training,
+    read_examples,
+    setting_of,
+    unknown,
+)
 from attnkit.training.evaluation import read_rows
 from attnkit.training.launch import make_accelerator, on_main
-from attnkit.training.run_folder import PREDICTIONS
+from attnkit.training.run_folder import PREDICTIONS, nearest_existing, writing
 
 
 @dataclass(kw_only=True)
@@ -32,7 +40,7 @@ class PredictRun:
     data: NewExamplesConfig = field(default_factory=NewExamplesConfig)
     training: BatchConfig = field(default_factory=BatchConfig)
     output: str | None = None
-    """The file of predictions, which must not be there yet; without it `predictions/new.jsonl` in the run's folder."""
+    """The file of predictions; without it `predictions/new.jsonl` in the run's folder. It must not be there yet."""
     imports: list[str] = field(default_factory=list)
     """Python files or modules that register parts; those of the run that made the model need not be named."""
 
@@ -42,10 +50,10 @@ def predict(run: PredictRun) -> str:
 
     Raises `UsageError` if there is no such model or file, or if an example cannot be read.
     """
-    if run.output is not None and Path(run.output).exists():
-        raise UsageError(f"output: {run.output} is there already: choose another file")
-    accelerator = make_accelerator()
     finetuned, folder = finetuned_run(run.path, data=run.data, imports=run.imports)
+    path = folder / PREDICTIONS / "new.jsonl" if run.output is None else Path(run.output)
+    check_output(path)
+    accelerator = make_accelerator()
     task = make_task(finetuned.task, finetuned.data)
     read = read_examples(run.data.source, task=task, data=finetuned.data, answers=False)
     if problems := read.faults.lines():
@@ -53,7 +61,14 @@ def predict(run: PredictRun) -> str:
     examples = read.examples
     tokenizer, model = load_finetuned(run.path, task, accelerator=accelerator)
     length = row_length(finetuned.data.sequence_length, model.config)
-    rows = make_rows(task, examples, tokenizer=tokenizer, config=model.config, sequence_length=length)
+    rows = make_rows(
+        task,
+        [task.unanswered(example) for example in examples],
+        tokenizer=tokenizer,
+        config=model.config,
+        sequence_length=length,
+        setting="data.source",
+    )
     _, _, outcomes = read_rows(
         model,
         rows,
@@ -63,25 +78,37 @@ def predict(run: PredictRun) -> str:
         outcomes=task.outcomes,
     )
     answers = task.answers(examples, rows=rows, outcomes=outcomes)
-    path = Path(run.output) if run.output is not None else folder / PREDICTIONS / "new.jsonl"
     on_main(accelerator, lambda: write_predictions(path, task, examples=examples, answers=answers, setting="output"))
     accelerator.end_training()
     notes = task.notes(rows, sequence_length=length)
     return "\n".join([f"predictions   {len(examples):,} in {path}", *(f"cut           {note}" for note in notes)])
 
 
+def check_output(path: Path) -> None:
+    """Raise `UsageError` for a file of predictions that is there already, or cannot be."""
+    with writing(path, setting="output"):
+        is_there, around = path.exists(), nearest_existing(path.parent)
+    if is_there:
+        raise UsageError(f"output: {path} is there already: choose another file by --output")
+    if not around.is_dir():
+        raise UsageError(f"output: {around} is a file, so that {path} cannot be: choose another file by --output")
+
+
 def evaluate_finetuned(path: str, *, data: DataConfig, batch_size: int, imports: Sequence[str]) -> str:
     """The figures of a fine-tuned model on the held-out examples of its run, and on its test examples.
 
-    Of a `data.source` that is not the run's own, all examples count.
+    Of a `data.source` that is not the run's own, all examples count. Raises `UsageError` where it is not known any more
+    what was held out.
     """
     accelerator = make_accelerator()
     finetuned, folder = finetuned_run(path, data=data, imports=imports)
     finetuned = replace(finetuned, data=replace(finetuned.data, kept_columns=[]))  # nothing is written
     task = make_task(finetuned.task, finetuned.data)
-    own = load_saved(FinetuneRun, folder, imports=imports).data
-    is_own = absolute_data(data).source == absolute_data(own).source
+    own = load_saved(FinetuneRun, folder, imports=imports)
+    is_own = absolute_data(data).source == absolute_data(own.data).source
     split_notes: list[str] = []
+    if is_own:
+        check_own_split(own.data, finetuned.data, folder=folder)
     examples = load_examples(task, finetuned.data, notes=split_notes) if is_own else {}
     tokenizer, model = load_finetuned(path, task, accelerator=accelerator)
     if not is_own:
@@ -89,11 +116,19 @@ def evaluate_finetuned(path: str, *, data: DataConfig, batch_size: int, imports:
         if problems := [*read.faults.lines(), *unknown(read.examples, task=task)]:
             raise UsageError("\n".join(problems))
         examples["given"] = read.examples
+        split_notes += trained_on(own, folder, given=examples["given"])
     length = row_length(finetuned.data.sequence_length, model.config)
     lines = []
     for split, name in {"held_out": "held-out", "test": "test", "given": "all"}.items():
         if split in examples:
-            rows = make_rows(task, examples[split], tokenizer=tokenizer, config=model.config, sequence_length=length)
+            rows = make_rows(
+                task,
+                examples[split],
+                tokenizer=tokenizer,
+                config=model.config,
+                sequence_length=length,
+                setting=setting_of(split, finetuned.data),
+            )
             judged = judge(
                 model,
                 task,
@@ -109,6 +144,29 @@ def evaluate_finetuned(path: str, *, data: DataConfig, batch_size: int, imports:
             lines.append(f"{'examples':<14}{len(examples[split]):,}")
     accelerator.end_training()
     return "\n".join(lines + [f"{'split':<14}{note}" for note in split_notes])
+
+
+def check_own_split(own: ExamplesConfig, data: ExamplesConfig, *, folder: Path) -> None:
+    """Raise `UsageError` where settings or files are no longer those by which a run held out its examples."""
+    manifest.check_same_files(folder, setting="data.source", otherwise="give another data.source")
+    if data.held_out_source is None:
+        if own.held_out_source is not None:
+            raise UsageError(
+                "data.held_out_source: null would hold out examples that the run was trained on: leave it out, or give "
+                "another file"
+            )
+        check_same_split(own, data)
+
+
+def trained_on(run: FinetuneRun, folder: Path, *, given: list[Example]) -> list[str]:
+    """How many of the examples a run was trained on, in a line where there are any, or that it is not known."""
+    task = make_task(run.task, run.data)
+    try:
+        manifest.check_same_files(folder, setting="data.source", otherwise="give another data.source")
+        train = load_examples(task, run.data)["train"]
+    except UsageError as error:
+        return [f"whether some of these were trained on is not known ({first_line(error)})"]
+    return list(met_in_training({"train": train, "given": given}, task=task))
 
 
 def finetuned_run(path: str, *, data: DataConfig, imports: Sequence[str]) -> tuple[FinetuneRun, Path]:

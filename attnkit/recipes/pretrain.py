@@ -23,11 +23,12 @@ from attnkit.recipes.folder import (
     MODEL,
     check_places,
     check_same_run,
+    conclude,
     open_run,
     opened,
-    publish,
     resolve,
-    save_result,
+    save_model,
+    say_changes,
 )
 from attnkit.recipes.generate import continue_text
 from attnkit.recipes.inputs import absolute_data, tokenizer_path
@@ -54,7 +55,6 @@ from attnkit.training.run_folder import LOG, PAGE
 from attnkit.training.tracking import BITS, Tracker
 
 METRICS = ("loss",)  # that say which checkpoint is the best
-SAME_RUN = ("model", "tokenizer", "data", "objective")  # sections that may not change when a run goes on
 PROMPT_TOKENS, SAMPLE_TOKENS = 12, 60
 
 
@@ -68,6 +68,8 @@ class Prepared:
     rows: Rows
     objective: Objective
     model: PreTrainedModel
+    changes: list[str]
+    """Settings of training with which the run goes on otherwise than it began."""
 
     @property
     def folder(self) -> Path:
@@ -112,6 +114,7 @@ def train_prepared(run: PretrainRun, prepared: Prepared, *, accelerator: Acceler
         return measured | ({} if bits is None else {BITS: bits})
 
     with Tracker(training.output_dir, tracking=run.tracking, accelerator=accelerator, run=asdict(run)) as tracker:
+        say_changes(prepared.changes, tracker=tracker)
         result = train(
             prepared.model,
             prepared.rows.train,
@@ -164,17 +167,16 @@ def prepare(run: PretrainRun, accelerator: Accelerator) -> Prepared:
     objective.check_model(model.config)
     check_settings(model, training, accelerator=accelerator, metric_names=METRICS)
     tokenizer.model_max_length = num_positions(model.config) or run.data.sequence_length
-    prepared = Prepared(
-        run=resolve(run, model),
+    resolved = resolve(run, model)
+    return Prepared(
+        run=resolved,
         tokenizer=tokenizer,
         documents=documents,
         rows=rows,
         objective=objective,
         model=model,
+        changes=on_main(accelerator, lambda: check_same_run(resolved)) if training.resume else [],
     )
-    if training.resume:
-        on_main(accelerator, lambda: check_same_run(prepared.run, sections=SAME_RUN))
-    return prepared
 
 
 def begin(prepared: Prepared) -> None:
@@ -189,12 +191,12 @@ def finish(prepared: Prepared, result: TrainResult) -> str:
     if result.stopped_early and result.best_checkpoint is not None:
         load_weights(model, result.best_checkpoint, averaged=True)
     summary = summarize(prepared, result)
-    save_result(prepared.run, model, tokenizer=prepared.tokenizer, summary=summary)
+    save_model(prepared.run, model, tokenizer=prepared.tokenizer, summary=summary)
     plot_loss(folder / LOG, folder / LOSS_CURVE, reference=prepared.rows.unigram_loss)
     if prepared.run.data.streaming:  # only now it is known what became of the text
         manifest.save(manifest.of_text(prepared.documents, prepared.rows), folder)
     write_page(folder, summary, said=say(summary))
-    return publish(prepared.run, say(summary))
+    return conclude(prepared.run, summary, said=say(summary))
 
 
 def summarize(prepared: Prepared, result: TrainResult) -> dict[str, Any]:

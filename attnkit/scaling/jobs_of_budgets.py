@@ -141,7 +141,7 @@ def do_fit(given: argparse.Namespace) -> Answer:
     if png is not None:
         draw_fit(found, runs, png)
     if output is not None:
-        output.write_text(json.dumps(asdict(found.law), indent=2) + "\n", encoding="utf-8")
+        output.write_text(json.dumps(asdict(found.law), indent=2, allow_nan=False) + "\n", encoding="utf-8")
         parts.append(f"law: attnkit scale plan --law {output} ...")
     names = ("law", "intervals", "outliers", "residuals", "at_bounds", "undetermined")
     return Answer(figures={name: getattr(found, name) for name in names}, text="\n".join(parts))

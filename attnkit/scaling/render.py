@@ -2,8 +2,6 @@
 
 import csv
 import io
-import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from itertools import pairwise
@@ -16,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import PreTrainedConfig
 
+from attnkit.files.text import json_text
 from attnkit.scaling.table import Line
 from attnkit.scaling.units import count, duration, power
 
@@ -35,12 +34,12 @@ class Answer:
     def written(self, form: str) -> str:
         """The text, all figures unrounded as JSON, or one of the other formats."""
         if form == "json":
-            return json.dumps(plain(self.figures), indent=2, ensure_ascii=False)
+            return json_text(plain(self.figures), indent=2)
         return self.others[form]() if form in self.others else self.text
 
 
 def plain(value: Any) -> Any:
-    """A value in the types of JSON: of a dataclass its fields and properties; what is not finite is null."""
+    """A value in the types of JSON: of a dataclass its fields and properties."""
     if isinstance(value, PreTrainedConfig):
         return value.to_diff_dict()
     if is_dataclass(value):
@@ -50,7 +49,7 @@ def plain(value: Any) -> Any:
         return {str(name): plain(it) for name, it in value.items()}
     if isinstance(value, list | tuple):
         return [plain(it) for it in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return value
 
 
 COLUMNS: dict[str, Callable[[Line], str]] = {

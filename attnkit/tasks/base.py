@@ -16,7 +16,7 @@ from attnkit.registry import Registry
 from attnkit.tasks.examples import Example, ExamplesConfig
 from attnkit.tasks.fields import Field
 from attnkit.tasks.metrics import Metric, interval, metrics
-from attnkit.tasks.rows import Collator, Padding, Row
+from attnkit.tasks.rows import Collator, Padding, Row, predicts
 
 Answer = dict[str, Any]
 """What a model says to one example: `prediction`, perhaps its `probability`, and what else a metric reads."""
@@ -88,6 +88,10 @@ class Task(ABC):
         """All that is asked in an example, by which it is known again."""
         return json.dumps([example[role] for role, it in self.fields().items() if not it.is_answer])
 
+    def unanswered(self, example: Example) -> Example:
+        """An example without its answer, where a column holds both."""
+        return example
+
     def key(self, example: Example) -> str:
         """Examples with equal keys stay on one side when examples are held out."""
         return self.question(example)
@@ -142,9 +146,12 @@ class Task(ABC):
 
     def notes(self, rows: Sequence[Row], *, sequence_length: int) -> list[str]:
         """What of the examples is not read, in words."""
-        cut = sum(row["cut"] for row in rows)
-        said = f"{cut:,} of {len(rows):,} texts are longer than data.sequence_length: {sequence_length} and were cut"
-        return [said] if cut else []
+        cut, idle = sum(row["cut"] for row in rows), sum(not predicts(row) for row in rows)
+        limit = f"data.sequence_length: {sequence_length}"
+        said = [f"{cut:,} of {len(rows):,} texts are longer than {limit} and were cut"] if cut else []
+        if idle:
+            said.append(f"{idle:,} of {len(rows):,} rows have nothing left to predict, and no part in the loss")
+        return said
 
     def collator(self, tokenizer: PreTrainedTokenizerBase) -> Collator:
         """Rows -> batch, padded to its longest row; labels that count for nothing are -100."""

@@ -5,6 +5,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnkit.data import python_docs
@@ -84,7 +85,11 @@ def load_examples(task: "Task", data: ExamplesConfig, *, notes: list[str] | None
     sources["data.test_source"] = data.test_source
     if data.source is None:
         raise UsageError("data.source: is missing: give the files or the hub name of the examples to train on")
-    read = {setting: read_examples(it, task=task, data=data) for setting, it in sources.items() if it is not None}
+    read = {
+        setting: read_examples(source, task=task, data=data, setting=setting)
+        for setting, source in sources.items()
+        if source is not None
+    }
     problems = [line for found in read.values() for line in found.faults.lines()]
     given = read["data.source"]
     if "data.held_out_source" in read:
@@ -140,14 +145,20 @@ class ReadExamples:
 
 
 def read_examples(
-    source: str | list[str], *, task: "Task", data: NewExamplesConfig, answers: bool = True
+    source: str | list[str],
+    *,
+    task: "Task",
+    data: NewExamplesConfig,
+    setting: str = "data.source",
+    answers: bool = True,
 ) -> ReadExamples:
-    """All examples of one source, with or without their answers, and every fault found there."""
+    """All examples of one source, with or without their answers, and every fault found there; those of the source as a
+    whole name its `setting`."""
     fields = {role: it for role, it in task.fields().items() if answers or not it.is_answer}
     answering = {role for role, it in fields.items() if it.is_answer}
     read = ReadExamples()
     for part in [source] if isinstance(source, str) else source:
-        for file in files(part, read.faults):
+        for file in files(part, read.faults, setting=setting):
             try:
                 for row in rows_of(file, data=data, fields=fields):
                     example, found = read_example(row, fields, data.kept_columns)
@@ -161,7 +172,7 @@ def read_examples(
                     else:
                         read.num_unanswered += 1
             except UsageError as error:
-                read.faults.of_files.append(str(error))
+                read.faults.of_files.append(str(error) if Path(file).exists() else of_source(error, setting=setting))
     return read
 
 
@@ -216,12 +227,25 @@ class FaultyRows:
         return ", ".join(self.found[:SHOWN]) + ", …" * (len(self.found) > SHOWN)
 
 
-def files(part: str, faults: Faults) -> list[str]:
+def setting_of(split: str, data: ExamplesConfig) -> str:
+    """The setting that gives the examples of a split."""
+    if split == "held_out":
+        return "data.held_out_fraction" if data.held_out_source is None else "data.held_out_source"
+    return {"test": "data.test_source"}.get(split, "data.source")
+
+
+def of_source(error: UsageError, *, setting: str) -> str:
+    """What is wrong with a source as a whole, with the setting that gives it, and how to do without where one can."""
+    otherwise = "" if setting == "data.source" else f", or do without by --{setting} null"
+    return f"{setting}: {str(error).removeprefix('data.source: ')}{otherwise}"
+
+
+def files(part: str, faults: Faults, *, setting: str) -> list[str]:
     """The files that a part of a source stands for, or its name where it is none."""
     try:
         paths = None if part == PYTHON_DOCS else paths_of(part)
     except UsageError as error:
-        faults.of_files.append(str(error))
+        faults.of_files.append(of_source(error, setting=setting))
         return []
     return [part] if paths is None else list(map(str, paths))
 

@@ -16,25 +16,37 @@ from attnkit.models.loss import IGNORED
 from attnkit.tasks.rows import Row
 
 USUAL = 64  # tokens that are written
+MOST_BEAMS = 1000  # each is a row of its own in memory
+MOST_PENALTY = 10  # whose power of any length is a number still
 
 
 @dataclass(frozen=True, kw_only=True)
 class Writing:
     """How texts are written: the likeliest token each time, or beam search.
 
-    `max_new_tokens` is None where it is to follow from the room that there is; see `num_tokens`. `num_beams` and
-    `length_penalty` are None where the model's own generation config says it, as everything else of beam search.
+    `max_new_tokens`, which is the option `limit` of the task, is None where it is to follow from the room that there
+    is; see `num_tokens`. `num_beams` and `length_penalty` are None where the model's own generation config says it, as
+    everything else of beam search. Raises one `UsageError` for all that cannot be.
     """
 
     max_new_tokens: int | None
+    limit: str
     num_beams: int | None
     length_penalty: float | None
 
     def __post_init__(self) -> None:
-        if any(number is not None and number < 1 for number in (self.max_new_tokens, self.num_beams)):
-            raise UsageError(
-                f"task.options: max_new_tokens {self.max_new_tokens} and num_beams {self.num_beams} must be 1 or more"
+        problems, penalty = [], self.length_penalty
+        if self.max_new_tokens is not None and self.max_new_tokens < 1:
+            problems.append(f"task.options.{self.limit}: {self.max_new_tokens} must be 1 or more")
+        if self.num_beams is not None and not 1 <= self.num_beams <= MOST_BEAMS:
+            problems.append(f"task.options.num_beams: {self.num_beams} must be from 1 to {MOST_BEAMS}")
+        if penalty is not None and not -MOST_PENALTY <= penalty <= MOST_PENALTY:
+            problems.append(
+                f"task.options.length_penalty: {penalty} must be from -{MOST_PENALTY} to {MOST_PENALTY}: it is an "
+                "exponent of the length"
             )
+        if problems:
+            raise UsageError("\n".join(problems))
 
     def num_tokens(self, room: int | None) -> int:
         """How many tokens are written at most: as many as were given, or what is usual where there is room for it."""

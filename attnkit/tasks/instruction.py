@@ -68,7 +68,9 @@ class Instruction(Task):
                 f"{setting} is not read where task.options.messages_column names the conversation: give one of both"
             )
         self.messages_column = messages_column
-        self.writing = Writing(max_new_tokens=max_new_tokens, num_beams=num_beams, length_penalty=length_penalty)
+        self.writing = Writing(
+            max_new_tokens=max_new_tokens, limit="max_new_tokens", num_beams=num_beams, length_penalty=length_penalty
+        )
 
     def fields(self) -> dict[str, Field]:
         if self.messages_column is not None:
@@ -92,6 +94,12 @@ class Instruction(Task):
         asked = "\n\n".join(part for part in (example["text"], example.get("text_pair", "")) if part.strip())
         answer = [{"role": "assistant", "content": example["target"]}] if "target" in example else []
         return [{"role": "user", "content": asked}, *answer]
+
+    def unanswered(self, example: Example) -> Example:
+        messages = self.messages(example)
+        while messages[-1]["role"] == "assistant":  # the first is not
+            messages.pop()
+        return {**example, "messages": messages} if "messages" in example else example
 
     def check(self, example: Example) -> Iterator[Fault]:
         last = self.messages(example)[-1]

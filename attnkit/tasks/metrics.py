@@ -66,7 +66,7 @@ class Metric(evaluate.Metric):  # abstract
 
     @abstractmethod
     def statistics(self, predictions: Sequence[Any], references: Sequence[Any]) -> Any:
-        """[N, K]"""
+        """[N, K], N being the rows that count: a resample of rows that do not would have no figure."""
 
     @abstractmethod
     def figure(self, sums: np.ndarray) -> np.ndarray:

@@ -126,12 +126,15 @@ class Chrf(Sacrebleu):
 
 
 class LikelihoodMetric(Metric):  # abstract
-    """A figure of how likely the right tokens are: nats, number of tokens, and how many are the likeliest."""
+    """A figure of how likely the right tokens are: nats, number of tokens, and how many are the likeliest.
+
+    A row that was cut before the first of them has none, and does not count.
+    """
 
     judges = ("likelihood",)
 
     def statistics(self, predictions: Sequence[Any], references: Sequence[Any]) -> Any:
-        return [(said["nats"], said["tokens"], said["correct"]) for said in predictions]
+        return [(said["nats"], said["tokens"], said["correct"]) for said in predictions if said["tokens"]]
 
 
 @final
@@ -142,7 +145,8 @@ class Perplexity(LikelihoodMetric):
     mode = "min"
 
     def figure(self, sums: np.ndarray) -> np.ndarray:
-        return np.exp(sums[..., 0] / sums[..., 1])
+        with np.errstate(over="ignore"):  # of a model that has learnt nothing but wrong things it is infinite
+            return np.exp(sums[..., 0] / sums[..., 1])
 
 
 @final

@@ -58,11 +58,13 @@ class QuestionAnswering(Task):
         no_answer_threshold: float = 0.0,
     ) -> None:
         super().__init__(task, data)
-        if (stride is not None and stride < 0) or max_answer_tokens < 1 or num_best < 1:
-            raise UsageError(
-                f"task.options: stride {stride} must be 0 or more, max_answer_tokens {max_answer_tokens} and num_best "
-                f"{num_best} must be 1 or more"
-            )
+        least = {"stride": (stride, 0), "max_answer_tokens": (max_answer_tokens, 1), "num_best": (num_best, 1)}
+        if problems := [
+            f"task.options.{name}: {value} must be {lowest} or more"
+            for name, (value, lowest) in least.items()
+            if value is not None and value < lowest
+        ]:
+            raise UsageError("\n".join(problems))
         self.question_column, self.stride, self.max_answer_tokens = question_column, stride, max_answer_tokens
         self.num_best, self.no_answer, self.no_answer_threshold = num_best, no_answer, no_answer_threshold
 

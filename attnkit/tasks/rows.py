@@ -57,6 +57,12 @@ class ChoicePadding:
         return batch | ({"labels": torch.tensor([row["labels"] for row in rows])} if "labels" in rows[0] else {})
 
 
+def predicts(row: Row) -> bool:
+    """Whether a row has anything to predict; where the labels are one number, or not known, there is."""
+    labels = row.get("labels")
+    return not isinstance(labels, list) or any(label != IGNORED for label in labels)
+
+
 def tokenize(
     tokenizer: PreTrainedTokenizerBase,
     texts: Sequence[str],

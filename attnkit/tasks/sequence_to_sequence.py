@@ -44,7 +44,12 @@ class SequenceToSequence(Task):
     ) -> None:
         super().__init__(task, data)
         self.prefix = prefix
-        self.writing = Writing(max_new_tokens=max_target_tokens, num_beams=num_beams, length_penalty=length_penalty)
+        self.writing = Writing(
+            max_new_tokens=max_target_tokens,
+            limit="max_target_tokens",
+            num_beams=num_beams,
+            length_penalty=length_penalty,
+        )
         self.max_target_tokens = self.writing.num_tokens(None)
 
     def fields(self) -> dict[str, Field]:

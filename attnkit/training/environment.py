@@ -55,7 +55,7 @@ def save_environment(accelerator: Accelerator, output_dir: str | Path) -> None:
     """Write `environment.json` into the folder of a run. Raises `UsageError` if the disk refuses."""
     path = Path(output_dir) / ENVIRONMENT
     with writing(path), replacing(path) as unfinished:
-        unfinished.write_text(json.dumps(describe(accelerator), indent=2) + "\n", encoding="utf-8")
+        unfinished.write_text(json.dumps(describe(accelerator), indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def peak_memory(accelerator: Accelerator) -> int:

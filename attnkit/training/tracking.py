@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from attnkit.errors import UsageError, nearest
-from attnkit.files.text import read_text
+from attnkit.files.text import json_text, read_text
 from attnkit.training.run_folder import LOG, writing
 
 if TYPE_CHECKING:  # heavy, and `config.py` reads the settings of this file
@@ -196,9 +195,8 @@ def _record_in(line: str, place: str) -> dict[str, Any]:
 
 
 def _line(record: Mapping[str, Any]) -> str:
-    """One record as a line of JSON, which has no NaN and no infinity: they become null."""
-    plain = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
-    return json.dumps(plain, allow_nan=False) + "\n"
+    """One record as a line of JSON."""
+    return json_text(record) + "\n"
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, int | float | str | bool]:

@@ -126,4 +126,4 @@ def test_a_run_does_not_go_on_with_other_text(cli: Cli, config: Path, text: Path
 def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
     (tmp_path / "data_manifest.json").write_text("[]")
     with pytest.raises(UsageError, match=r"data_manifest\.json: holds list and no mapping"):
-        check_same_files(tmp_path)
+        check_same_files(tmp_path, setting="training.resume", otherwise="start a new run")

@@ -14,7 +14,7 @@ from attnkit.config.runs import PretrainRun
 from attnkit.models.auto import AUTO_CLASSES
 from attnkit.models.card import read_training
 from attnkit.models.remote_code import save_with_code
-from attnkit.recipes.folder import save_result
+from attnkit.recipes.folder import save_model
 
 SIZES: dict[str, Any] = {"vocab_size": 31, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
 ARCHITECTURE = {"AutoModelForMaskedLM": "encoder", "AutoModelForPreTraining": "encoder"}
@@ -67,7 +67,7 @@ def test_training_is_told_and_goes_along(tmp_path: Path) -> None:
     model = AttnKitForCausalLM(AttnKitConfig(**SIZES))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, unk_token="a")))
     summary = {"model": "here", "steps": 3, "text": {"tokens": 12345}, "held_out": {"nats_per_token": 4.5}}
-    save_result(run, model, tokenizer=tokenizer, summary=summary)
+    save_model(run, model, tokenizer=tokenizer, summary=summary)
     section = read_training(tmp_path / "model")
     assert section is not None
     for row in ("| data.source | texts/*.txt |", "| text.tokens | 12,345 |", "| held_out.nats_per_token | 4.5 |"):

@@ -30,7 +30,8 @@ def figures(folder: Path, accelerator: Accelerator) -> dict[str, dict[str, float
         examples = load_examples(task, run.data)["held_out"]
         tokenizer, model = load_finetuned(str(path), task, accelerator=accelerator)
         length = run.data.sequence_length
-        rows = make_rows(task, examples, tokenizer=tokenizer, config=model.config, sequence_length=length)
+        settings = {"config": model.config, "sequence_length": length, "setting": "data.source"}
+        rows = make_rows(task, examples, tokenizer=tokenizer, **settings)
         settings = {"rows": rows, "tokenizer": tokenizer, "batch_size": BATCH, "accelerator": accelerator}
         found[run.task.name] = judge(model, task, examples=examples, **settings).figures
     return found
