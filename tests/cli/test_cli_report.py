@@ -114,7 +114,11 @@ def test_a_run_does_not_go_on_with_other_text(cli: Cli, config: Path, text: Path
     words = ("pretrain", "--config", config, "--data.source", own, "--training.output_dir", tmp_path / "run")
     assert cli(*words, *TRAINING)[0] == 0
     os.utime(own)  # touched, and still the same
-    assert cli(*words, "--training.max_steps", "3", "--resume")[0] == 0
+    code, said, _ = cli(*words, "--training.max_steps", "3", "--training.weight_decay", "0.5", "--resume")
+    assert code == 0
+    assert "training.weight_decay was 0.1 and is 0.5" in "\n".join(said)
+    written = {path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
+    assert max(written) == (tmp_path / "run" / "summary.json").stat().st_mtime_ns
     before = (tmp_path / "run" / "log.jsonl").read_bytes()
     own.write_bytes(text.read_bytes().replace(b"cat", b"cow"))
     code, _, [error] = cli(*words, "--training.max_steps", "4", "--resume")

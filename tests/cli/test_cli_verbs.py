@@ -169,7 +169,7 @@ def test_a_run_goes_on_where_it_stopped(finished: Path, tmp_path: Path, cli: Cli
     code, _, errors = cli(*common, "--resume", "--model.scorer", "dot", "--data.seed", "5")
     assert code == 2
     assert len(errors) == 1
-    assert "is of another run: model.scorer was 'gaussian' and is 'dot'; data.seed was 0 and is 5" in errors[0]
+    assert "is of another run: data.seed was 0 and is 5; model.scorer was 'gaussian' and is 'dot'" in errors[0]
     saved = (run / "config.yaml").read_text()
     whole_lines = saved.find("#", len(saved) // 2)
     for cut, said in ((whole_lines, "it ends before imports"), (0, "the file is empty")):
