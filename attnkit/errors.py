@@ -38,7 +38,7 @@ class RowError(UsageError):
 
     def __init__(self, place: str, fault: Fault) -> None:
         super().__init__(f"{place}: {''.join(fault)}")
-        self.fault = fault
+        self.place, self.fault = place, fault
 
 
 def seed_problems(key: str, seed: int) -> list[str]:

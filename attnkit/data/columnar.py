@@ -3,14 +3,14 @@
 import gzip
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from attnkit.data.readers import DataFile, Row, check_columns, readers
-from attnkit.errors import UsageError, first_line
+from attnkit.errors import Fault, RowError, UsageError, first_line
 
 ARROW_FILE = b"ARROW1"
 FEATURES = b"huggingface"  # of the metadata of a schema
@@ -55,6 +55,41 @@ class ColumnarFile(DataFile):  # abstract
                 f"{self.path}: its metadata 'huggingface' do not tell the columns ({error}); write it again"
             ) from error
 
+    def decoded(self, batches: Iterable[pa.RecordBatch], features: dict[str, Any]) -> Iterator[Row]:
+        """The rows of batches, but those with a value that Python has not."""
+        number = 0
+        for batch in batches:
+            for values in values_of(batch):
+                number += 1
+                place = f"{self.path}, row {number}"
+                if isinstance(values, Fault):
+                    self.refuse(RowError(place, values))
+                else:
+                    yield place, with_names(features, values)
+
+
+def values_of(batch: pa.RecordBatch) -> list[dict[str, Any] | Fault]:
+    """The values of each row by column, or what is wrong with one of them."""
+    try:
+        return list(batch.to_pylist())
+    except (OverflowError, ValueError):  # a date after the year 9999, a key twice, text that is not UTF-8
+        return [values_of_row(batch.slice(place, 1)) for place in range(batch.num_rows)]
+
+
+def values_of_row(row: pa.RecordBatch) -> dict[str, Any] | Fault:
+    """The values of a batch of one row by column, or what is wrong with the first that cannot be read."""
+    found = {}
+    for column, cells in zip(row.schema.names, row.columns, strict=True):
+        try:
+            found[column] = cells[0].as_py()
+        except UnicodeDecodeError as error:
+            remedy = "; write it again as UTF-8"
+            return Fault(f"column {column!r} holds text that is not UTF-8 ", found=f"({error})", after=remedy)
+        except (OverflowError, ValueError) as error:
+            remedy = f" that cannot be read ({first_line(error)}); store it as text"
+            return Fault(f"column {column!r} holds a value of type ", found=str(cells.type), after=remedy)
+    return found
+
 
 @final
 @readers.register("parquet")
@@ -69,10 +104,7 @@ class ParquetFile(ColumnarFile):
             check_columns(table.schema_arrow.names, columns, place=str(self.path))
             features = self.features(table.schema_arrow)
             batches = table.iter_batches(batch_size=1024, columns=list(columns))
-            for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), start=1):
-                yield f"{self.path}, row {number}", with_names(features, row)
-        except UnicodeDecodeError as error:
-            raise UsageError(f"{self.path}: holds text that is not UTF-8 ({error}); write it again as UTF-8") from error
+            yield from self.decoded(batches, features)
         except (pa.ArrowException, OSError) as error:  # what Arrow finds damaged may be an OSError too
             raise UsageError(
                 f"{self.path}: is no complete Parquet file ({first_line(error)}); write it again"
@@ -95,10 +127,6 @@ class ArrowFile(ColumnarFile):
             check_columns(self.columns, columns, place=str(self.path))
             batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)
             features = self.features(reader.schema)
-            rows = (row for batch in batches for row in batch.select(list(columns)).to_pylist())
-            for number, row in enumerate(rows, start=1):
-                yield f"{self.path}, row {number}", with_names(features, row)
-        except UnicodeDecodeError as error:
-            raise UsageError(f"{self.path}: holds text that is not UTF-8 ({error}); write it again as UTF-8") from error
+            yield from self.decoded((batch.select(list(columns)) for batch in batches), features)
         except (pa.ArrowException, OSError) as error:
             raise UsageError(f"{self.path}: is no complete Arrow file ({first_line(error)}); write it again") from error

@@ -2,16 +2,17 @@
 
 import csv
 import gzip
+import json
 import re
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, dropwhile, groupby
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, Literal, cast, final
+from typing import Any, BinaryIO, ClassVar, Literal, NoReturn, cast, final
 
-from attnkit.errors import UsageError, first_line
+from attnkit.errors import Fault, RowError, UsageError, first_line
 from attnkit.files.text import JSON
 from attnkit.registry import Registry
 
@@ -48,17 +49,30 @@ SEPARATORS = ",;\t|"
 LONE_RETURN = re.compile(r"(?<=\r)(?!\n)")
 
 
+def stop(error: RowError) -> NoReturn:
+    """Read no further than a faulty row."""
+    raise error
+
+
 class DataFile(ABC):
     """One file of rows, plain or compressed with gzip.
 
     Text is UTF-8, with or without a byte order mark; lines end with LF, CRLF or CR and with nothing else: NEL (U+0085)
     and the line separator (U+2028) are characters like others. What a file holds stays text: nothing is read as a
-    number, a date or a missing value.
+    number, a date or a missing value. `refuse` is given the error of each row without which the rest can be read.
     """
 
-    def __init__(self, path: Path, *, documents: DocumentUnit) -> None:
+    def __init__(self, path: Path, *, documents: DocumentUnit, refuse: Callable[[RowError], None] = stop) -> None:
         self.path = path
         self.documents = documents
+        self.is_empty = True
+        self.refuse_by = refuse
+
+    @final
+    def refuse(self, error: RowError) -> None:
+        """Pass over a row."""
+        self.is_empty = False
+        self.refuse_by(error)
 
     @final
     def rows(self, columns: Mapping[str, str]) -> Iterator[Row]:
@@ -67,19 +81,18 @@ class DataFile(ABC):
         Raises `UsageError` for a file that cannot be opened, is empty, damaged or not UTF-8, and for a row that lacks a
         wanted column.
         """
-        empty = True
         try:
             if self.path.stat().st_size == 0:
                 raise UsageError(f"{self.path}: is empty; remove it, or give another file")
             with open_bytes(self.path) as stream:
                 for row in self.read(stream, columns):
-                    empty = False
+                    self.is_empty = False
                     yield row
         except (gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise UsageError(f"{self.path}: is no complete gzip file ({error}); compress it again") from error
         except OSError as error:
             raise UsageError(f"{self.path}: cannot be read ({error.strerror or first_line(error)})") from error
-        if empty:
+        if self.is_empty:
             raise UsageError(f"{self.path}: holds no rows of text; remove it, or give another file")
 
     @abstractmethod
@@ -125,15 +138,14 @@ def check_columns(present: Sequence[str], wanted: Mapping[str, str], *, place: s
     """Refuse a file or row that lacks wanted columns, or has one twice."""
     missing = {column: setting for column, setting in wanted.items() if column not in present}
     if missing:
+        lacking = " and no ".join(f"column {column!r}" for column in missing)
         known = ", ".join(repr(name) for name in present) or "none"
-        named = " and ".join(dict.fromkeys(missing.values()))
-        raise UsageError(
-            f"{place}: has no {' and no '.join(f'column {column!r}' for column in missing)} (columns: {known}); name "
-            f"{'it' if len(missing) == 1 else 'them'} with {named}"
-        )
+        remedy = f"; name {'it' if len(missing) == 1 else 'them'} with {' and '.join(dict.fromkeys(missing.values()))}"
+        raise RowError(place, Fault(f"has no {lacking} ", found=f"(columns: {known})", after=remedy))
     for column in wanted:
         if present.count(column) > 1:
-            raise UsageError(f"{place}: has {present.count(column)} columns named {column!r}; rename all but one")
+            count = f"{present.count(column)} columns"
+            raise RowError(place, Fault("has ", found=count, after=f" named {column!r}; rename all but one"))
 
 
 readers: Registry[DataFile] = Registry("file type", DataFile)
@@ -190,33 +202,45 @@ class JsonFile(DataFile):
         first = next(lines, (0, ""))
         is_array = first[1].lstrip().startswith("[")
         for place, row in self.items(chain([first], lines)) if is_array else self.objects(chain([first], lines)):
-            if not isinstance(row, dict):
-                raise UsageError(f'{place}: is no JSON object; each row has to look like {{"text": "..."}}')
-            check_columns(list(row), columns, place=place)
+            try:
+                if not isinstance(row, dict):
+                    raise RowError(place, Fault('is no JSON object; each row has to look like {"text": "..."}'))
+                check_columns(list(row), columns, place=place)
+            except RowError as error:
+                self.refuse(error)
+                continue
             yield place, {column: row[column] for column in columns}
 
     def objects(self, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
         """What each line holds, and where."""
         for number, line in lines:
             if line.strip():
-                place = f"{self.path}:{number}"
-                yield place, self.decoded(line, place=place)
+                try:
+                    value = self.decoded(line, first=number)
+                except RowError as error:
+                    self.refuse(error)
+                    continue
+                yield f"{self.path}:{number}", value
 
     def items(self, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
         """What the array holds that the lines are together, and where."""
-        array = self.decoded("".join(line for _, line in lines), place=str(self.path))
+        numbers, texts = zip(*lines, strict=True)
+        array = self.decoded("".join(texts), first=numbers[0])
         yield from ((f"{self.path}, row {number}", item) for number, item in enumerate(array, start=1))
 
-    def decoded(self, text: str, *, place: str) -> Any:
-        """The value of some JSON."""
+    def decoded(self, text: str, *, first: int) -> Any:
+        """The value of some JSON, the number of whose `first` line is given."""
+        line = first
         try:
-            return JSON.decode(text)
+            return JSON.decode(text.rstrip())  # without the line's end, after which an error would be in the next line
+        except json.JSONDecodeError as error:
+            line, said = first + error.lineno - 1, f"{error.msg} at character {error.colno}"
         except UsageError as error:
-            raise UsageError(f"{place}: {error}") from error
+            raise RowError(f"{self.path}:{line}", Fault(str(error))) from error
         except (ValueError, RecursionError) as error:
-            raise UsageError(
-                f"{place}: is no JSON ({error}); each line has to be one JSON object, or the file one array of them"
-            ) from error
+            said = first_line(error)
+        remedy = "); each line has to be one JSON object, or the file one array of them"
+        raise RowError(f"{self.path}:{line}", Fault("is no JSON (", found=said, after=remedy))
 
 
 @contextmanager
@@ -262,7 +286,9 @@ class SeparatedFile(DataFile):  # abstract
                 check_columns(header, columns, place=str(self.path))
                 continue
             if len(cells) != len(header):
-                raise UsageError(f"{place}: has {len(cells)} cells where the header has {len(header)}; {self.remedy}")
+                remedy = f" cells where the header has {len(header)}; {self.remedy}"
+                self.refuse(RowError(place, Fault("has ", found=str(len(cells)), after=remedy)))
+                continue
             yield place, {column: cells[header.index(column)] for column in columns}
 
     def check_separator(self, header: str, wanted: Mapping[str, str]) -> None:
@@ -312,10 +338,10 @@ def file_type(path: Path) -> str | None:
     return suffix if suffix in readers else None
 
 
-def open_file(path: Path, *, documents: DocumentUnit) -> DataFile:
+def open_file(path: Path, *, documents: DocumentUnit, refuse: Callable[[RowError], None] = stop) -> DataFile:
     """The reader of a file. Raises `UsageError` for a file type that is not read."""
     kind = file_type(path)
     if kind is None:
         known = ", ".join(f".{name}" for name in sorted(readers))
         raise UsageError(f"{path}: is of no type that is read here; supported are {known}, each also with .gz")
-    return readers[kind](path, documents=documents)
+    return readers[kind](path, documents=documents, refuse=refuse)

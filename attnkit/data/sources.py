@@ -2,7 +2,7 @@
 
 import glob
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,7 +12,7 @@ import numpy as np
 
 from attnkit.data import python_docs
 from attnkit.data.columnar import with_names
-from attnkit.data.readers import DocumentUnit, Row, check_columns, file_type, open_file
+from attnkit.data.readers import DocumentUnit, Row, check_columns, file_type, open_file, stop
 from attnkit.errors import Fault, RowError, UsageError, first_line, nearest, seed_problems
 from attnkit.files.hub import require_repository, unreachable
 
@@ -26,6 +26,7 @@ HUB_NAME = re.compile(r"(?P<name>\w[\w.-]*(/\w[\w.-]*)?)(@(?P<revision>\w[\w./-]
 LOCAL_REMEDY = (
     "give a local txt, jsonl, csv, tsv, parquet or arrow file, a folder of them, or 'python-docs' as the source"
 )
+EMPTY = f"is an empty list; {LOCAL_REMEDY}"
 # What `Dataset.save_to_disk` writes beside rows.
 BESIDE_ARROW = {"dataset_info.json", "state.json", "dataset_dict.json"}
 
@@ -57,7 +58,9 @@ class DataConfig:
         length: int | None = self.sequence_length
         allowed = length is None or MIN_ROW <= length <= MAX_ROW
         said = f"data.sequence_length: {length} must be from {MIN_ROW} to {MAX_ROW}"
-        return seed_problems("data.seed", self.seed) + ([] if allowed else [said])
+        sources = {"data.source": self.source, "data.held_out_source": self.held_out_source}
+        empty = [f"{name}: {EMPTY}" for name, given in sources.items() if given == []]
+        return seed_problems("data.seed", self.seed) + ([] if allowed else [said]) + empty
 
 
 @dataclass(kw_only=True)
@@ -165,16 +168,18 @@ def read_rows(
     columns: Mapping[str, str],
     data: DataConfig | Source,
     order: np.random.Generator | None = None,
+    refuse: Callable[[RowError], None] = stop,
 ) -> Iterator[Row]:
     """Rows of files, folders, globs and hub datasets, each with its place: the wanted columns as they were stored.
 
     `columns` gives with each column the setting that names it, for the errors; what other columns there are does not
     matter, and files may differ in them. Files come in the order of the list, and sorted by path within a glob or
-    folder, or as `order` draws them; a file that is met twice is read once.
+    folder, or as `order` draws them; a file that is met twice is read once. `refuse` is given the error of each row
+    without which the rest can be read.
     """
     entries = [source] if isinstance(source, str) else source
     if not entries:
-        raise UsageError(f"data.source: is an empty list; {LOCAL_REMEDY}")
+        raise UsageError(f"data.source: {EMPTY}")
     met: dict[str | Path, str | Path] = {}
     for entry in entries:
         found = None if entry == PYTHON_DOCS else paths_of(entry)
@@ -184,7 +189,7 @@ def read_rows(
     for place in range(len(parts)) if order is None else order.permutation(len(parts)):
         part = parts[place]
         if isinstance(part, Path):
-            yield from open_file(part, documents=data.documents).rows(columns)
+            yield from open_file(part, documents=data.documents, refuse=refuse).rows(columns)
         elif part == PYTHON_DOCS:
             yield from _python_docs(columns)
         else:

@@ -3,14 +3,14 @@
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnkit.data import python_docs
 from attnkit.data.readers import Row
-from attnkit.data.sources import PYTHON_DOCS, DataConfig, paths_of, read_rows
+from attnkit.data.sources import EMPTY, PYTHON_DOCS, DataConfig, paths_of, read_rows
 from attnkit.errors import Fault, RowError, UsageError, repeated
 from attnkit.tasks.fields import Field, shown
 from attnkit.tasks.splits import stratified_split
@@ -67,11 +67,10 @@ class ExamplesConfig(NewExamplesConfig):
         """What is wrong with these settings, a line each."""
         names = ("max_train_samples", "max_held_out_samples", "max_test_samples")
         values = {name: vars(self)[name] for name in names}
-        return super().problems() + [
-            f"data.{name}: {value} must be 1 or more"
-            for name, value in values.items()
-            if value is not None and value < 1
+        few = [
+            f"data.{it}: {value} must be 1 or more" for it, value in values.items() if value is not None and value < 1
         ]
+        return super().problems() + [f"data.test_source: {EMPTY}"] * (self.test_source == []) + few
 
 
 def load_examples(task: "Task", data: ExamplesConfig, *, notes: list[str] | None = None) -> dict[str, list[Example]]:
@@ -83,7 +82,7 @@ def load_examples(task: "Task", data: ExamplesConfig, *, notes: list[str] | None
     """
     sources = {"data.source": data.source, "data.held_out_source": data.held_out_source}
     sources["data.test_source"] = data.test_source
-    if data.source is None:
+    if not data.source:
         raise UsageError("data.source: is missing: give the files or the hub name of the examples to train on")
     read = {
         setting: read_examples(source, task=task, data=data, setting=setting)
@@ -138,6 +137,11 @@ class ReadExamples:
         self.num_unanswered = 0
         """Rows of which the answer could not be read."""
 
+    def refuse(self, error: RowError) -> None:
+        """One more row that cannot be read."""
+        self.faults.add(error.place, error.fault)
+        self.num_unanswered += 1
+
     @property
     def has_all_answers(self) -> bool:
         """Whether there is no answer but those that were read."""
@@ -160,7 +164,7 @@ def read_examples(
     for part in [source] if isinstance(source, str) else source:
         for file in files(part, read.faults, setting=setting):
             try:
-                for row in rows_of(file, data=data, fields=fields):
+                for row in rows_of(file, data=data, fields=fields, refuse=read.refuse):
                     example, found = read_example(row, fields, data.kept_columns)
                     found += task.check(example) if answers and not found else []
                     for fault in found:
@@ -275,13 +279,15 @@ def unwritable(values: dict[str, Any]) -> Iterator[Fault]:
             yield Fault(f"column {column!r} holds ", found=shown(value), after=f", {remedy}")
 
 
-def rows_of(source: str, *, data: NewExamplesConfig, fields: Mapping[str, Field]) -> Iterator[Row]:
+def rows_of(
+    source: str, *, data: NewExamplesConfig, fields: Mapping[str, Field], refuse: Callable[[RowError], None]
+) -> Iterator[Row]:
     """The rows of a file or hub dataset; `python-docs` has labels of its own."""
     columns = dict.fromkeys(data.kept_columns, "data.kept_columns") | {
         it.stored_in: it.setting for it in fields.values()
     }
     if source != PYTHON_DOCS:
-        yield from read_rows(source, columns=columns, data=data)
+        yield from read_rows(source, columns=columns, data=data, refuse=refuse)
         return
     for column, setting in columns.items():
         if column not in ("text", "label"):

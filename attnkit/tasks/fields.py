@@ -2,8 +2,9 @@
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from attnkit.data.columnar import NamedNumber
@@ -179,7 +180,8 @@ def number(row: Row, column: str) -> float:
         if isinstance(value, str):
             found = parse_number(value)
         else:
-            found = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+            is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+            found = float(value) if is_number else math.nan
     except (ValueError, OverflowError):
         found = math.nan
     if not abs(found) <= LARGEST:  # so that nan is none
@@ -201,12 +203,22 @@ def parsed(row: Row, column: str, *, form: str) -> Any:
     """A value that is no text: as it is, or from the JSON that a csv file holds in its place; `form` is an example."""
     place, values = row
     value = values[column]
-    if not isinstance(value, str):
-        return value
     try:
-        return JSON.decode(value)
+        found = JSON.decode(value) if isinstance(value, str) else value
     except UsageError as error:
         raise misread(place, column, value, f"in which {error}") from error
     except (ValueError, RecursionError) as error:
-        found, remedy = f"{shown(value)} ({error})", f", which is no JSON; write it as {form}"
-        raise RowError(place, Fault(f"column {column!r} holds ", found=found, after=remedy)) from error
+        said, remedy = f"{shown(value)} ({error})", f", which is no JSON; write it as {form}"
+        raise RowError(place, Fault(f"column {column!r} holds ", found=said, after=remedy)) from error
+    for part in texts_in(found):
+        text_of((place, {column: part}), column)
+    return found
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Every text of a value from a file."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from texts_in(part)

@@ -6,7 +6,8 @@ from typing import Any, final
 
 from transformers import AutoModelForMultipleChoice, PreTrainedTokenizerBase
 
-from attnkit.errors import Fault, UsageError
+from attnkit.data.readers import Row as FileRow
+from attnkit.errors import Fault, RowError, UsageError, repeated
 from attnkit.tasks.base import Answer, Task, TaskConfig, tasks
 from attnkit.tasks.examples import Example, ExamplesConfig, unknown
 from attnkit.tasks.fields import Field, label, place_in, shown, text, texts
@@ -33,11 +34,11 @@ class MultipleChoice(Task):
         data: ExamplesConfig,
         *,
         choices_column: str = "choices",
-        choice_columns: list | None = None,
+        choice_columns: list[str] | None = None,
     ) -> None:
         super().__init__(task, data)
-        if choice_columns is not None and len(choice_columns) < 2:
-            raise UsageError(f"task.options: choice_columns {choice_columns} must name two columns or more")
+        if choice_columns is not None and (len(choice_columns) < 2 or repeated(choice_columns)):
+            raise UsageError(f"task.options: choice_columns {choice_columns} must name two columns or more, each once")
         self.choices_column, self.choice_columns = choices_column, choice_columns
         self.num_choices: int | None = None  # as learnt: a saved model scores any number of them
 
@@ -46,7 +47,7 @@ class MultipleChoice(Task):
         if self.task.text_pair_column is not None:
             fields["text_pair"] = Field(column=self.task.text_pair_column, setting="task.text_pair_column", read=text)
         if self.choice_columns is None:
-            fields["choices"] = Field(column=self.choices_column, setting="task.options.choices_column", read=texts)
+            fields["choices"] = Field(column=self.choices_column, setting="task.options.choices_column", read=choices)
         for place, column in enumerate(self.choice_columns or []):
             fields[f"choice_{place}"] = Field(column=column, setting="task.options.choice_columns", read=text)
         fields["label"] = Field(
@@ -63,10 +64,7 @@ class MultipleChoice(Task):
 
     def check(self, example: Example) -> Iterator[Fault]:
         num_choices = len(self.choices(example))
-        if num_choices < 2:
-            before = f"column {self.choices_column!r} holds "
-            yield Fault(before, found=str(num_choices), after=" choices; give two or more")
-        elif place_in(example["label"], num_choices) is None:
+        if place_in(example["label"], num_choices) is None:
             remedy = f"; a label is the place of the right choice, from 0 to {num_choices - 1}"
             yield Fault(f"column {self.task.label_column!r} holds ", found=shown(example["label"]), after=remedy)
 
@@ -115,3 +113,12 @@ class MultipleChoice(Task):
 
     def gold(self, example: Example) -> str:
         return str(int(example["label"]))
+
+
+def choices(row: FileRow, column: str) -> list[str]:
+    """Two texts or more in a list."""
+    found = texts(row, column)
+    if len(found) < 2:
+        said = Fault(f"column {column!r} holds ", found=str(len(found)), after=" choices; give two or more")
+        raise RowError(row[0], said)
+    return found

@@ -220,7 +220,7 @@ def read_answers(row: FileRow, column: str) -> list[tuple[str, int | None]]:
         answer = any_text(row, column)
         if not WITH_PLACES.match(answer):
             return [(answer, None)] if answer.strip() else []
-        value = parsed(row, column, form=ANSWERS)
+    value = parsed(row, column, form=ANSWERS)
     match value:
         case {"text": list() as found, "answer_start": list() as starts} if len(found) == len(starts):
             if all(isinstance(it, str) and it for it in found) and all(type(it) is int for it in starts):

@@ -144,6 +144,14 @@ def faults(kind: str) -> dict[str, tuple[bytes, str]]:
     if kind in ("json", "jsonl"):
         good = b'{"text": "one"}\n'
         found["no JSON"] = (good + b"{text: two}\n", row(2, kind) + ": is no JSON .*one JSON object")
+        found["an open row"] = (
+            good + b'{"text": \n',
+            row(2, kind) + r": is no JSON \(Expecting value at character 9\);",
+        )
+        found["an open row of an array"] = (
+            b'\n[{"text": "one"},\n{"a"}]',
+            r":3: is no JSON \(.*':' .* at character 5\);",
+        )
         found["a row on several lines"] = (b'{\n"text": "one"\n}\n', row(1, kind) + ": is no JSON .*one array of them")
         found["an array of texts"] = (b'["one", "two"]', r", row 1: is no JSON object; each row has to look like")
         found["an open array"] = (b'\n[{"text": "one"},\n{"text": "two"}', ": is no JSON .*one array of them")
@@ -170,18 +178,35 @@ def faults(kind: str) -> dict[str, tuple[bytes, str]]:
     if kind == "tsv":
         found["too many cells"] = (b"id\ttext\n1\tone\n2\ttwo\tthree\n", ":3: has 3 cells .* has 2; replace tabs")
         found["too few cells"] = (b"id\ttext\n1\tone\nmore\n", ":3: has 1 cells where the header has 2; replace")
+    if kind in ("parquet", "arrow"):
+        column = ": column 'text' holds "
+        latin = pa.array([b"caf\xe9"]).view(pa.string())
+        found["Latin-1"] = (
+            encode(kind, {"text": latin}),
+            row(1, kind) + column + "text that is not UTF-8 .*write it again as UTF-8",
+        )
+        far = pa.array([2**30], pa.int32()).cast(pa.date32())
+        found["a far day"] = (
+            encode(kind, {"text": far}),
+            column + r"a value of type date32\[day\] that cannot be read",
+        )
+        far = pa.array([10**18], pa.timestamp("us"))
+        found["a far second"] = (encode(kind, {"text": far}), column + r"a value of type timestamp\[us\] that cannot")
+        nowhere, zone = pa.array([1], pa.timestamp("us", tz="Nowhere/Bad")), r"timestamp\[us, tz=Nowhere/Bad\]"
+        found["a time nowhere"] = (encode(kind, {"text": nowhere}), f"a value of type {zone} .*; store it as text")
+        twice = pa.StructArray.from_arrays([pa.array([1])] * 2, names=["a", "a"])
+        found["a field twice"] = (
+            encode(kind, {"text": twice}),
+            "a value of type struct<a: int64, a: int64> that cannot",
+        )
     if kind == "arrow":
         found["cut off"] = (encode(kind, {"text": ["one", "two"]})[:-90], "is no complete Arrow file .*write it again")
         found["something else"] = (b"text\none\n" * 5, "is no complete Arrow file")
-        latin = pa.array([b"caf\xe9"]).view(pa.string())
-        found["Latin-1"] = (encode(kind, {"text": latin}), "holds text that is not UTF-8 .*write it again as UTF-8")
     if kind == "parquet":
         good = encode(kind, {"text": ["one", "two"]})
         found["cut off"] = (good[:-20], "is no complete Parquet file .*write it again")
         found["something else"] = (b"text\none\n" * 5, "is no complete Parquet file")
         found["damaged"] = (good[:4] + bytes(40) + good[44:], "is no complete Parquet file")
-        latin = pa.array([b"caf\xe9"]).view(pa.string())
-        found["Latin-1"] = (encode(kind, {"text": latin}), "holds text that is not UTF-8 .*write it again as UTF-8")
     return found
 
 

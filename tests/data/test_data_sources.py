@@ -79,6 +79,8 @@ def test_sources_that_are_not_there_are_refused(folder: Path) -> None:
     refuse("empty: is a folder without txt, jsonl", source=f"{folder}/empty")
     refuse("README.md: is of no type that is read here", source=[corpus, f"{folder}/*.md"])
     refuse("data.source: is an empty list", source=[])
+    empty = PretrainDataConfig(source=[], held_out_source=[]).problems()
+    assert [line[:32] for line in empty] == ["data.source: is an empty list; g", "data.held_out_source: is an empt"]
     refuse("data.source: has an empty entry", source=[corpus, " "])
 
 

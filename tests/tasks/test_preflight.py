@@ -1,6 +1,9 @@
 """Every fault of every file is said at once, each with its places, before anything is trained."""
 
+import json
 import re
+from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +39,38 @@ def test_all_files_are_looked_through(tmp_path: Path) -> None:
         test_source=str(tmp_path / "test.csv"),
     )
     expected = [
-        "more.jsonl:1: has no column 'text'",
         "nowhere.csv: there is no such file or folder",
         "train.jsonl:5: column 'text' holds no text; fill in or remove the row",
         "train.jsonl:6: column 'text' holds int, not text",
+        "more.jsonl:1: has no column 'text'",
         "held_out.jsonl:2: column 'label' is null",
         "test.csv:3: has 3 cells where the header has 2",
     ]
     assert len(found) == len(expected)
     for line, part in zip(found, expected, strict=True):
         assert part in line
+
+
+def test_a_file_is_read_on_after_a_faulty_row(tmp_path: Path) -> None:
+    good = '{"text": "x", "label": "a"}\n'
+    path = tmp_path / "a.jsonl"
+    path.write_text(good + '{"text": 1, "label": null}\n{bad\n{"text": "y"}\n[1]\n{"text": \n' + good, encoding="utf-8")
+    number, null, broken, lacking, listed = faults(TaskConfig(), source=str(path), held_out_source=str(path))[:5]
+    assert re.search(
+        r"a\.jsonl:3, \S+a\.jsonl:6: is no JSON \(Expecting property .* at character 2, Exp.* 9\); ", broken
+    )
+    assert "a.jsonl:4: has no column 'label' (columns: 'text'); name it with task.label_column" in lacking
+    assert "a.jsonl:5: is no JSON object" in listed
+    assert "a.jsonl:2: column 'text' holds int" in number
+    assert "a.jsonl:2: column 'label' is null" in null
+    (tmp_path / "b.csv").write_text("text,label\nx,a\nx,a,b\ny,b\nonly\n,a\n", encoding="utf-8")
+    ragged, empty = faults(TaskConfig(), source=str(tmp_path / "b.csv"))
+    assert "b.csv:5: has 3, 1 cells where the header has 2; quote texts" in ragged
+    assert "b.csv:6: column 'text' holds no text" in empty
+    days = pa.array([0, 2**30, 2**30], pa.int32()).cast(pa.date32())
+    pq.write_table(pa.table({"text": ["x", "y", "z"], "label": ["a", "b", "a"], "day": days}), tmp_path / "c.parquet")
+    _, far = faults(TaskConfig(), source=str(tmp_path / "c.parquet"), kept_columns=["day"])
+    assert "c.parquet, row 3: column 'day' holds a value of type date32[day] that cannot be read (" in far
 
 
 def test_a_fault_of_many_rows_is_one_line(tmp_path: Path) -> None:
@@ -221,7 +246,10 @@ def test_kept_columns_go_along_with_what_is_not_trained_on(tmp_path: Path) -> No
     assert not any(KEPT in it for it in examples["train"])
     assert task.question(examples["test"][0]) == task.question({"text": "text 0"})
     (line,) = faults(TaskConfig(), source=path, kept_columns=["key"])
-    assert "a.jsonl:1: has no column 'key' (columns: 'text', 'label', 'id'); name it with data.kept_columns" in line
+    assert (
+        "a.jsonl:3, … (8 rows): has no column 'key' (columns: 'text', 'label', 'id'); name it with data.kept_col"
+        in line
+    )
     pq.write_table(pa.table({"text": ["x"], "label": ["a"], "id": [b"1"]}), tmp_path / "a.parquet")
     (line,) = faults(TaskConfig(), source=path, test_source=str(tmp_path / "a.parquet"), kept_columns=["id"])
     assert "a.parquet, row 1: column 'id' holds b'1', which no line of JSON holds; store it as text, or leave" in line
@@ -232,7 +260,11 @@ def test_kept_columns_go_along_with_what_is_not_trained_on(tmp_path: Path) -> No
     assert ExamplesConfig(kept_columns=["id", "id"]).problems() == [
         "data.kept_columns: 'id' is there twice; give it once"
     ]
-    assert faults(TaskConfig())[0].startswith("data.source: is missing: give the files or the hub name of the examples")
+    for nothing in ({}, {"source": []}):
+        assert faults(TaskConfig(), **nothing)[0].startswith(
+            "data.source: is missing: give the files or the hub name of"
+        )
+    assert ExamplesConfig(test_source=[]).problems()[0].startswith("data.test_source: is an empty list; give a local")
 
 
 def test_choices_are_as_many_everywhere(tmp_path: Path) -> None:
@@ -271,13 +303,52 @@ def test_labels_with_more_digits_than_python_counts_with_are_labels(tmp_path: Pa
         load_examples(make_task(TaskConfig(label_names=["a", "b"]), config), config)
 
 
-def test_a_word_is_text_that_utf_8_can_hold(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"words": ["a\\ud800", "b"], "tags": ["O", "O"]}\n')
-    config = ExamplesConfig(source=str(path), text_column="words")
-    task = make_task(TaskConfig(name="token_classification", label_column="tags"), config)
-    with pytest.raises(UsageError, match=r"a\.jsonl:1: column 'words' holds half of a surrogate pair"):
-        load_examples(task, config)
+def with_half_a_character(value: Any) -> Iterator[Any]:
+    """A value, with each of its texts in turn no text that UTF-8 can hold."""
+    if isinstance(value, str):
+        yield f"a\ud800{value}"
+    elif isinstance(value, list):
+        for place, part in enumerate(value):
+            yield from ([*value[:place], bad, *value[place + 1 :]] for bad in with_half_a_character(part))
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield from ({**value, key: bad} for bad in with_half_a_character(part))
+
+
+@pytest.mark.parametrize("name", tasks)
+def test_every_text_is_one_that_utf_8_can_hold(name: str, tmp_path: Path) -> None:
+    task = make_task(TaskConfig(name=name, options=OPTIONS.get(name, {})), ExamplesConfig())
+    count = 0
+    for column, good in GOOD[name].items():
+        for bad in with_half_a_character(good):
+            for cell in [bad] if isinstance(bad, str) else [bad, json.dumps(bad)]:
+                source = write(tmp_path / "a.jsonl", {**GOOD[name], column: cell})
+                (line,) = read_examples(source, task=task, data=ExamplesConfig()).faults.lines()
+                assert re.search(rf"a\.jsonl:1: column '{column}' holds (half of a surrogate pair|.*no message)", line)
+                count += 1
+    assert count
+
+
+def test_numbers_may_be_decimals(tmp_path: Path) -> None:
+    table = pa.table({"text": ["x", "y"], "label": pa.array([Decimal("1.5"), Decimal("-2.0")])})
+    pq.write_table(table, tmp_path / "a.parquet")
+    task = make_task(TaskConfig(name="regression"), ExamplesConfig())
+    read = read_examples(str(tmp_path / "a.parquet"), task=task, data=ExamplesConfig())
+    assert [example["label"] for example in read.examples] == [1.5, -2.0]
+
+
+def test_what_has_no_choices_is_refused_without_answers_too(tmp_path: Path) -> None:
+    task = make_task(TaskConfig(name="multiple_choice"), ExamplesConfig())
+    source = write(tmp_path / "a.jsonl", *[{"text": "t", "choices": choices} for choices in ([], ["a"])])
+    read = read_examples(source, task=task, data=ExamplesConfig(), answers=False)
+    assert re.search(r"a\.jsonl:2: column 'choices' holds 0, 1 choices; give two or more$", *read.faults.lines())
+    for columns in ([1, 2], ["a", ["b"]], "ab"):
+        with pytest.raises(
+            UsageError, match=r"choice_columns of MultipleChoice is .*, not 'list\[str\]' or 'NoneType'"
+        ):
+            make_task(TaskConfig(name="multiple_choice", options={"choice_columns": columns}), ExamplesConfig())
+    with pytest.raises(UsageError, match=r"choice_columns \['a', 'a'\] must name two columns or more, each once"):
+        make_task(TaskConfig(name="multiple_choice", options={"choice_columns": ["a", "a"]}), ExamplesConfig())
 
 
 def stored(folder: Path, kind: str, rows: list[dict[str, Any]], features: dict[str, Any]) -> str:
