@@ -62,6 +62,8 @@ def weigh(
     module: nn.Module, scores: Tensor, attention_mask: Tensor | None, *, terms: Sequence[Tensor | None], causal: bool
 ) -> Tensor:
     """Scores and what is added to them -> weights [B, H, Q, K] of the pairs that may meet."""
+    if scores.shape[-1] == 0:
+        return scores
     for term in terms:
         scores = scores if term is None else scores + term
     return cast(Tensor, module.normalizer(*apply_mask(scores, attention_mask, causal=causal)))
@@ -286,10 +288,13 @@ def one_query(
 
 
 def merge_bias(kwargs: dict[str, Any], attention_mask: Any) -> tuple[dict[str, Any], Any]:
-    """A bias and a boolean mask as one additive mask of -inf: transformers fills with the lowest finite number, which
-    gives a query without keys the mean of all values."""
+    """A bias and a boolean mask as one additive mask of -inf, and an additive mask with it: the lowest finite number,
+    which transformers fills with, gives a query without keys the mean of all values."""
     bias = kwargs.get("position_bias")
-    if bias is None or not isinstance(attention_mask, Tensor) or attention_mask.dtype != torch.bool:
+    if isinstance(attention_mask, Tensor) and attention_mask.dtype != torch.bool:
+        lowest = torch.finfo(attention_mask.dtype).min
+        return kwargs, attention_mask.masked_fill(attention_mask <= lowest / 2, float("-inf"))
+    if bias is None or not isinstance(attention_mask, Tensor):
         return kwargs, attention_mask
     return kwargs | {"position_bias": None}, torch.where(attention_mask, bias, float("-inf"))
 

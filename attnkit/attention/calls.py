@@ -4,10 +4,12 @@ Shapes: B batch, N tokens, S source tokens, H query heads.
 """
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 from transformers.cache_utils import Cache, EncoderDecoderCache
 
 from attnkit.attention.backends import BACKENDS
@@ -37,6 +39,8 @@ def check_sizes(
 
 def check_backend(layer: Any, backend: Any) -> None:
     """Raise `UsageError` for a backend that cannot compute the layer; what is registered under no name may."""
+    if not callable(backend):
+        raise UsageError(f"backend must be eager_attention or one of BACKENDS, as BACKENDS['sdpa'], not {backend!r}")
     parts: dict[str, Any] = {
         "scorer": type(layer.scorer),
         "normalizer": type(layer.normalizer),
@@ -51,12 +55,12 @@ def check_backend(layer: Any, backend: Any) -> None:
 
 
 def check_call(layer: Any, states: Tensor, source: Tensor | None, *, cache: Cache | None, **given: Any) -> None:
-    """Raise `UsageError` for tensors that do not fit the layer or each other. `given` are `mask`, `positions` and
-    `source_positions`, or None."""
-    problems = state_problems(layer, "states", states)
-    if source is not None:
-        problems = [*problems, *state_problems(layer, "source", source), *source_problems(layer, states, source, cache)]
-    problem = next(iter(problems), None)
+    """Raise `UsageError` for tensors that do not fit the layer or each other. `given` are `mask`, `positions`,
+    `source_positions` and `segments`, or None."""
+    problem = next(kind_problems(cache=cache, **given), None) or next(state_problems(layer, "states", states), None)
+    if problem is None and source is not None:
+        of_source = state_problems(layer, "source", source)
+        problem = next(chain(of_source, source_problems(layer, states, source, cache)), None)
     if problem is None:
         keys = states if source is None else source
         num_keys = keys.shape[1]
@@ -65,6 +69,17 @@ def check_call(layer: Any, states: Tensor, source: Tensor | None, *, cache: Cach
         problem = next(call_problems(layer, states, source, num_keys=num_keys, **given), None)
     if problem is not None:
         raise UsageError(problem)
+
+
+def kind_problems(*, cache: Any, mask: Any, **tensors: Any) -> Iterator[str]:
+    """What is given as something that it cannot be."""
+    if cache is not None and not isinstance(cache, Cache):
+        yield f"cache must be a cache of transformers, as DynamicCache(), not {type(cache).__name__}"
+    if mask is not None and not isinstance(mask, Tensor | BlockMask):
+        yield f"mask must be a tensor, not {type(mask).__name__}"
+    for name, tensor in tensors.items():
+        if tensor is not None and not isinstance(tensor, Tensor):
+            yield f"{name} must be a tensor, not {type(tensor).__name__}"
 
 
 def state_problems(layer: Any, name: str, states: Any) -> Iterator[str]:
@@ -108,12 +123,19 @@ def call_problems(
     mask: Any,
     positions: Tensor | None,
     source_positions: Tensor | None,
+    segments: Tensor | None,
 ) -> Iterator[str]:
-    """What is wrong with the mask and the positions, or with the number of tokens."""
+    """What is wrong with the mask, the positions and the segments, or with the number of tokens."""
     batch_size, num_queries = states.shape[:2]
     if isinstance(mask, Tensor):
         yield from mask_problems(mask, (batch_size, layer.scorer.num_heads, num_queries, num_keys), states.dtype)
-    for name, places, of in (("positions", positions, states), ("source_positions", source_positions, source)):
+    limit, longest = layer.scorer.max_trained, max(num_queries, num_keys)
+    numbered = (
+        ("positions", positions, states, limit),
+        ("source_positions", source_positions, source, limit),
+        ("segments", segments, states, layer.position.segments if layer.position.reads_segments else None),
+    )
+    for name, places, of, end in numbered:
         if places is None:
             continue
         if of is None:
@@ -122,9 +144,16 @@ def call_problems(
             yield f"{name} must be [{batch_size} or 1, {of.shape[1]}], not {list(places.shape)}"
         elif places.is_floating_point() or places.dtype == torch.bool:
             yield f"{name} must be whole numbers, not {places.dtype}"
-    limit, longest = layer.scorer.max_trained, max(num_queries, num_keys)
+        elif not torch.compiler.is_compiling() and (wrong := beyond(places, end)) is not None:
+            yield f"{name} must be at least 0{'' if end is None else f' and less than {end}'}, not {wrong}"
     if limit is not None and longest > limit:
         yield f"{longest} tokens, but {type(layer.scorer).__name__} has {limit} positions: raise max_positions"
+
+
+def beyond(places: Tensor, end: int | None) -> int | None:
+    """A number that is negative or not less than `end`."""
+    wrong = places[(places < 0) if end is None else (places < 0) | (places >= end)]
+    return int(wrong.flatten()[0]) if len(wrong) else None
 
 
 def mask_problems(mask: Tensor, sizes: tuple[int, int, int, int], dtype: torch.dtype) -> Iterator[str]:

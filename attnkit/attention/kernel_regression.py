@@ -25,6 +25,8 @@ def kernel_regression(x_query: Tensor, x_key: Tensor, y: Tensor, width: float | 
 def kernel_scores(x_query: Tensor, x_key: Tensor, y: Tensor, width: float | Tensor) -> Tensor:
     """The exponents of the kernel, [Q, K]."""
     for name, points in (("x_query", x_query), ("x_key", x_key), ("y", y)):
+        if not isinstance(points, Tensor):
+            raise UsageError(f"{name} must be a tensor, not {type(points).__name__}: make one with torch.as_tensor()")
         if points.ndim not in (1, 2) or not points.is_floating_point():
             raise UsageError(f"{name} must be floating [n] or [n, dimensions], not {points.dtype} {list(points.shape)}")
     if not isinstance(width, Tensor):
@@ -34,6 +36,10 @@ def kernel_scores(x_query: Tensor, x_key: Tensor, y: Tensor, width: float | Tens
     if not same_kind or query.shape[1] != key.shape[1] or key.shape[0] != y.shape[0]:
         of_each = [f"{it.dtype} {list(it.shape)} on {it.device}" for it in (x_query, x_key, y)]
         raise UsageError("x_query {}, x_key {} and y {} do not fit".format(*of_each))
+    if len(key) == 0:
+        raise UsageError("x_key and y hold no point to predict from")
+    center = key.detach().mean(dim=0)  # scores are of differences, which large numbers would have no digits left for
+    query, key = query - center, key - center
     scorer = Gaussian(num_heads=1, head_dim=key.shape[1], max_positions=1, width="fixed", initial_width=1.0)
     return scorer((width * query)[None, None], (width * key)[None, None])[0, 0]
 
@@ -51,11 +57,17 @@ class KernelRegression:
         self.x: Tensor | None = None
         self.y: Tensor | None = None
 
+    @torch.enable_grad()
     def fit(self, x: Tensor, y: Tensor, *, max_steps: int = 200) -> "KernelRegression":
         """x [K] or [K, D], y [K] or [K, V]: set `width` and `leave_one_out_error`, starting from the present width.
 
         Raises `UsageError` for too few points, numbers that are none, and a width at which the error does not change.
         """
+        check_number("max_steps", max_steps, least=0)
+        for name, points in (("x", x), ("y", y)):
+            if not isinstance(points, Tensor) or points.ndim == 0 or points.is_complex():
+                given = list(points.shape) if isinstance(points, Tensor) else type(points).__name__
+                raise UsageError(f"{name} must be a tensor [n] or [n, dimensions] of real numbers, not {given}")
         if len(x) < 3:
             raise UsageError(f"a width cannot be learned from {len(x)} points: give at least 3")
         self.x, self.y = x.double(), y.double()
@@ -91,5 +103,7 @@ class KernelRegression:
         """[Q] or [Q, D] -> [Q] or [Q, V], from the points of `fit`; in fp64 where x are whole numbers."""
         if self.x is None or self.y is None:
             raise UsageError("there are no points to predict from: call fit first")
+        if not isinstance(x, Tensor):
+            raise UsageError(f"x must be a tensor, not {type(x).__name__}: make one with torch.as_tensor()")
         predicted = kernel_regression(x.double(), self.x, self.y, self.width)
         return predicted.to(x.dtype) if x.is_floating_point() else predicted

@@ -134,9 +134,8 @@ class Attention(nn.Module):
         padding = None
         if past is None:
             check_backend(self, backend)
-            check_call(
-                self, states, source, mask=mask, positions=positions, source_positions=source_positions, cache=cache
-            )
+            given = {"mask": mask, "positions": positions, "source_positions": source_positions, "segments": segments}
+            check_call(self, states, source, cache=cache, **given)
             past = 0 if cache is None else cache.get_seq_length(self.layer_idx)
             padding = mask if isinstance(mask, Tensor) and mask.ndim == 2 else None
             mask = self.own_mask(states, source, mask=mask, positions=positions, cache=cache)
@@ -288,10 +287,19 @@ class Attention(nn.Module):
         positions: Tensor | None,
         cache: Cache | None,
     ) -> Tensor | None:
-        """The mask that pattern, causality, documents and padding [B, keys] make; None where the causal flag says as
-        much, and a mask of other sizes as it is."""
-        if mask is not None and not (isinstance(mask, Tensor) and mask.ndim == 2):
+        """The mask that pattern, causality, documents and the given one make; None where the causal flag says as much,
+        and what is no tensor as it is."""
+        if mask is not None and not isinstance(mask, Tensor):
             return mask
+        if mask is not None and mask.ndim == 4:
+            own = self.own_mask(states, source, mask=None, positions=positions, cache=cache)
+            if own is None and self.is_causal:
+                past = 0 if cache is None else cache.get_seq_length(self.layer_idx)
+                num_tokens = states.shape[1]
+                own = mask.new_ones(num_tokens, past + num_tokens, dtype=torch.bool).tril(past)
+            if own is None:
+                return mask
+            return own & mask if mask.dtype == torch.bool else torch.where(own, mask, float("-inf"))
         if source is not None:
             return build_mask("eager", states=states, attention_mask=mask, causal=False, num_keys=source.shape[1])
         return build_mask(

@@ -16,6 +16,9 @@ LARGEST = 1e12  # of an option, and the least is its reciprocal: their squares a
 def build_part(registry: Registry[T], name: str, options: dict[str, Any] | None, **shape: Any) -> T:
     """The part of that name with these options, in a layer of that shape. Raises `UsageError` for an unknown name, and
     in one error for all options that it does not take or whose values it cannot use."""
+    if not isinstance(name, str) or not isinstance(options, dict | None):
+        wrong = (registry.family, name) if not isinstance(name, str) else (f"{registry.family}_options", options)
+        raise UsageError("{} must be a {}, not {!r}".format(wrong[0], "dict" if "_" in wrong[0] else "name", wrong[1]))
     part, options = registry[name], options or {}
     problems = [problem for key, value in options.items() for problem in option_problems(part, key, value)]
     if problems:
@@ -31,6 +34,8 @@ def option_problems(part: type, key: str, value: Any, *, besides: Collection[str
     elif not fits(value, hints[key]):
         allowed = " or ".join(repr(choice) if isinstance(choice, str) else choice for choice in choices(hints[key]))
         yield f"{key} of {part.__qualname__} is {value!r}, not {allowed}"
+    elif isinstance(value, int) and abs(value) >= 2**31:
+        yield f"{key} of {part.__qualname__} is {value:.3g}: too large to be computed with"
     elif isinstance(value, float) and value != 0 and not 1 / LARGEST <= abs(value) <= LARGEST:
         yield f"{key} of {part.__qualname__} is {value!r}: too near to 0 or infinity to be computed with"
 

@@ -110,7 +110,8 @@ def tiled_attention(
         allowed = pad(allowed.expand(*allowed.shape[:2], num_queries, num_keys), (0, pad_keys, 0, pad_queries))
     tiles = (num_queries + pad_queries) // side, (num_keys + pad_keys) // side
     compiled = batch_size * num_heads * num_queries * num_keys * width >= COMPILED_ELEMENTS
-    function = traced_function if is_fake(query) else tile_function
+    of_its_own = is_fake(query) or identity(scorer) is None
+    function = traced_function if of_its_own else tile_function
     if not is_fake(query):
         own_columns = slice(width - distance_width)
         scorer = scorer.for_tiles(query.detach()[..., own_columns], key.detach()[..., own_columns])
@@ -279,12 +280,15 @@ class Tile(nn.Module, ABC):
         self.scorer = scorer
         self.scaling = scaling
         self.distance_width = distance_width
-        self.identity = (type(self), scaling, distance_width, *identity(scorer))
+        own = identity(scorer)
+        self.identity = None if own is None else (type(self), scaling, distance_width, *own)
 
     def __hash__(self) -> int:
-        return hash(self.identity)
+        return id(self) if self.identity is None else hash(self.identity)
 
     def __eq__(self, other: object) -> bool:
+        if self.identity is None:
+            return self is other
         return isinstance(other, Tile) and self.identity == other.identity
 
     def scores(self, query: Tensor, key: Tensor, bias: Tensor | None, mask: Tensor | None) -> Tensor:
@@ -294,15 +298,17 @@ class Tile(nn.Module, ABC):
         return scores if mask is None else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
 
 
-def identity(scorer: Scorer) -> tuple[Any, ...]:
-    """What tells scorers apart whose formulas may differ; a scorer with attributes or modules of its own is unlike any
-    other."""
+def identity(scorer: Scorer) -> tuple[Any, ...] | None:
+    """What tells scorers apart whose formulas may differ; None where their attributes are no plain values, which may
+    change without being another object."""
+    parts: list[Any] = []
+    for name, module in scorer.named_modules():
+        attributes = {key: value for key, value in vars(module).items() if key not in MODULE_ATTRIBUTES}
+        if not all(isinstance(value, int | float | str | None) for value in attributes.values()):
+            return None
+        parts.append((name, type(module), module.training, tuple(sorted(attributes.items()))))
     state = tuple((name, tensor.shape, tensor.dtype) for name, tensor in scorer.state_dict(keep_vars=True).items())
-    attributes = {key: value for key, value in vars(scorer).items() if key not in MODULE_ATTRIBUTES}
-    plain = all(isinstance(value, int | float | str | None) for value in attributes.values())
-    if not plain or next(scorer.children(), None) is not None:
-        return (id(scorer),)
-    return (type(scorer), tuple(sorted(attributes.items())), state)
+    return (*parts, state)
 
 
 class ForwardTile(Tile):
@@ -374,8 +380,8 @@ def run_tile(tile: Tile, state: dict[str, Tensor], *tensors: Tensor | None) -> A
 
 
 def traced_function(tile: Tile, compiled: bool) -> Callable[..., Any]:
-    """The function of tensors without values, on which memory is traced: nothing is compiled, but what a compiled tile
-    would not hold is marked."""
+    """The function of tensors without values, on which memory is traced, and of scorers that are not known to stay as
+    they are: nothing is compiled, but what a compiled tile would not hold is marked."""
 
     def run(*arguments: Any) -> Any:
         inside = inside_compiled_tile.set(compiled)

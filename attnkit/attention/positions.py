@@ -247,7 +247,7 @@ class Rope(Position):
     def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         frequency = self.frequency.float()
         if self.scaling == "dynamic":  # beyond the trained length, they depend on how long the text has become
-            length = positions.max() + 1
+            length = F.pad(positions.flatten(), (1, 0)).max() + 1  # of no tokens too
             longer, _ = self.frequencies(length.clamp(min=self.max_positions))
             frequency = torch.where(length > self.max_positions, longer, frequency)
         angle = positions[:, None, :, None].float() * frequency

@@ -1,6 +1,6 @@
 """The laws of a scorer, and of an attention layer that has it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -74,6 +74,34 @@ def scores_are_of_one_query_and_one_key(name: str, options: dict[str, Any]) -> N
     same(scorer(query[:1], key[:1]), score[:1], "scores depend on the other rows of the batch")
     same(scorer(query[:, :, :1], key), score[:, :, :1], "the scores of a query depend on the queries after it")
     same(scorer(query, key[:, :, :1]), score[..., :1], "the score of a key depends on the keys after it")
+    for training in (False, True):
+        scorer.train(training)
+        when = "in training " if training else ""
+        score = score_of_seed(scorer, query, key)
+        for word, (changed_query, changed_key), part in others_changed(query, key):
+            again = score_of_seed(scorer, changed_query, changed_key)
+            same(again[part], score[part], f"{when}scores depend on other {word}")
+
+
+def score_of_seed(scorer: Scorer, query: Tensor, key: Tensor) -> Tensor:
+    """The scores, with the same draws each time where a scorer draws."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        score: Tensor = scorer(query, key)
+    return score
+
+
+def others_changed(query: Tensor, key: Tensor) -> Iterator[tuple[str, tuple[Tensor, Tensor], Any]]:
+    """Queries and keys of which some are others, and the scores that have to be the same."""
+    for place in range(key.shape[2]):
+        changed = key + 3
+        changed[:, :, place] = key[:, :, place]
+        yield "keys", (query, changed), (..., place)
+    for place in range(query.shape[2]):
+        changed = query + 3
+        changed[:, :, place] = query[:, :, place]
+        yield "queries", (changed, key), (..., place, slice(None))
+    yield "rows of the batch", (torch.cat([query[:1], query[1:] + 3]), torch.cat([key[:1], key[1:] + 3])), slice(1)
 
 
 @torch.no_grad()

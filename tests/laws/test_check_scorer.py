@@ -122,6 +122,17 @@ FAULTS = {
         query(lambda self, query, at: query.softmax(2)),
         "scores of a query depend on the queries after it",
     ),
+    "earlier keys in a column": (
+        own(
+            map_query=lambda self, query, at: torch.cat([query, torch.ones_like(query[..., :1])], -1),
+            key_columns=lambda self, key, at: key.sum(-1, keepdim=True).cumsum(2),
+        ),
+        "scores depend on other keys",
+    ),
+    "tokens together in training": (
+        key(lambda self, key, at: key / key.square().mean((0, 2), True).sqrt() if self.training else key),
+        "in training scores depend on other keys",
+    ),
     "random": (query(lambda self, query, at: query + torch.randn_like(query)), "differ from call to call"),
     "a counter": (Counting, "differ from call to call"),
     "in place": (key(lambda self, key, at: key.mul_(2)), "the key is changed in place: compute a new tensor"),

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from attnkit.attention import KernelRegression, kernel_regression
+from attnkit.errors import UsageError
 
 
 def example() -> dict[str, Tensor]:
@@ -87,6 +88,19 @@ def test_the_width_goes_with_the_inverse_of_distances(dimensions: int) -> None:
         assert fitted.width == pytest.approx(planted.width / factor, rel=1e-4)
 
 
+def test_only_distances_count() -> None:
+    """As far from 0 as seconds since 1970 are, and in fp32 as far as it still tells the points apart."""
+    x, y = torch.arange(60).double(), torch.sin(torch.arange(60).double() / 5)
+    near = KernelRegression().fit(x, y)
+    far = KernelRegression().fit(x + 1.7e9, y)
+    assert far.width == pytest.approx(near.width, rel=1e-6)
+    torch.testing.assert_close(far.predict(x + 1.7e9 + 0.5), near.predict(x + 0.5))
+    single = kernel_regression((x + 1e6).float(), (x + 1e6).float(), y.float(), 1.0)
+    torch.testing.assert_close(single.double(), kernel_regression(x, x, y, 1.0), rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        assert KernelRegression().fit(x, y).width == near.width
+
+
 def test_whole_numbers_are_points_too() -> None:
     x, y = torch.arange(12), torch.arange(12) ** 2
     predicted = KernelRegression().fit(x, y).predict(torch.tensor([3, 4]))
@@ -107,6 +121,16 @@ def test_what_does_not_fit_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=said):
             kernel_regression(*arguments)
+    nothing = torch.empty(0)
+    with pytest.raises(UsageError, match="x_key and y hold no point"):
+        kernel_regression(x, nothing, nothing)
+    with pytest.raises(UsageError, match="x_query must be a tensor, not list"):
+        kernel_regression([1.0], x, y)  # type: ignore[arg-type]
+    for given, said in (((x.tolist(), y), "x must be a tensor .* not list"), ((x[0], y), r"x must be .* not \[\]")):
+        with pytest.raises(UsageError, match=said):
+            KernelRegression().fit(*given)
+    with pytest.raises(UsageError, match="x must be a tensor, not list"):
+        KernelRegression().fit(x, y).predict([1.0])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="cannot be learned from 2 points"):
         KernelRegression().fit(torch.rand(2), torch.rand(2))
     with pytest.raises(ValueError, match="width must be more than 0 and finite, not 0"):

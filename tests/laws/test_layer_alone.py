@@ -87,6 +87,9 @@ def test_sizes_that_no_layer_has() -> None:
             {"num_heads": 4, "scorer": "gaussian", "scorer_options": {"initial_width": "a", "with": 2}},
             r"scorer_options: initial_width of Gaussian is 'a', not 'float' or 'NoneType'\nscorer_options: Gaussian t",
         ),
+        ({"num_heads": 4, "scorer": ["dot"]}, r"scorer must be a name, not \['dot'\]"),
+        ({"num_heads": 4, "scorer_options": "x"}, "scorer_options must be a dict, not 'x'"),
+        ({"num_heads": 4, "scorer": "additive", "scorer_options": {"width": 10**12}}, "1e.12: too large to be comp"),
         ({"num_heads": 4, "dropout": 1.5}, "dropout must be at least 0 and at most 1, not 1.5"),
     ):
         with pytest.raises(UsageError, match=said):
@@ -145,6 +148,22 @@ CALLS: list[tuple[dict[str, Any], tuple[torch.Tensor, ...], dict[str, Any], str]
         {"source_positions": torch.arange(7)[None]},
         r"source_positions must be \[2 or 1, 5\], not \[1, 7\]",
     ),
+    ({}, (X,), {"backend": "sdpa"}, r"one of BACKENDS, as BACKENDS\['sdpa'\], not 'sdpa'"),
+    ({}, (X,), {"mask": [[1]]}, "mask must be a tensor, not list"),
+    ({}, (X,), {"cache": 3}, r"cache must be a cache of transformers, as DynamicCache\(\), not int"),
+    ({}, (X,), {"positions": torch.arange(-1, 6)[None]}, "positions must be at least 0, not -1"),
+    (
+        {"scorer": Part("location")},
+        (X,),
+        {"positions": torch.arange(30, 37)[None]},
+        "positions must be at least 0 and less than 32, not 32",
+    ),
+    (
+        {"position": Part("transformer_xl", (("segments", 2),))},
+        (X,),
+        {"segments": torch.full((2, 7), 2)},
+        "segments must be at least 0 and less than 2, not 2",
+    ),
     ({"scorer": Part("additive")}, (X,), {"backend": attend("sdpa")}, r"no dot product; use BACKENDS\['pairwise'\]"),
     ({"normalizer": Part("sigmoid")}, (X,), {"backend": attend("pairwise")}, "not those of softmax; use eager_att"),
     ({"pattern": Part("local_p")}, (X,), {"backend": attend("sdpa")}, "changes the weights after softmax; use eager"),
@@ -164,6 +183,21 @@ def test_what_does_not_fit_is_one_line(
     with pytest.raises(UsageError, match=said) as error:
         build(**parts)(*inputs, **given)
     assert "\n" not in str(error.value)
+
+
+def test_a_mask_of_all_pairs_is_added_to_what_the_layer_leaves_out() -> None:
+    """Causality, the pattern and documents stay; a mask that forbids nothing changes nothing."""
+    everything = torch.ones(1, 1, 1, 7, dtype=torch.bool)
+    positions = torch.tensor([[0, 1, 2, 0, 1, 2, 3]])
+    for parts in ({"causal": True}, {"pattern": Part("sliding_window", (("window", 2),))}, {"attend_to_self": False}):
+        layer = build(**parts).eval()
+        for mask in (everything, torch.zeros(1, 1, 7, 7).double()):
+            same(layer(X, mask=mask)[0], layer(X)[0], f"{parts}")
+            same(layer(X, mask=mask, positions=positions)[0], layer(X, positions=positions)[0], f"{parts}")
+    layer, cache, parts = build(causal=True).eval(), DynamicCache(), []
+    for part in (X[:, :4], X[:, 4:]):
+        parts.append(layer(part, cache=cache, mask=everything[..., : cache.get_seq_length() + part.shape[1]])[0])
+    same(torch.cat(parts, 1), layer(X)[0], "with a cache")
 
 
 def test_a_mask_may_be_added_to_scores() -> None:

@@ -162,7 +162,57 @@ def test_no_rows_and_no_tokens_give_no_outputs(scorer: Part) -> None:
 
 @pytest.mark.parametrize("scorer", SCORERS, ids=str)
 def test_a_source_without_tokens_gives_zeros(scorer: Part) -> None:
+    for normalizer in variants("normalizer"):
+        layer = build(scorer=scorer, normalizer=normalizer)
+        for backend in ["eager", *backends_for(scorer=scorer, normalizer=normalizer)]:
+            output, _ = layer(tokens(), torch.zeros(2, 0, 24).double(), backend=attend(backend))
+            assert (output == layer.o_proj.bias).all(), (backend, normalizer)
+
+
+@pytest.mark.parametrize("scorer", SCORERS, ids=str)
+def test_a_gradient_is_the_same_where_it_has_a_gradient_itself(scorer: Part) -> None:
+    layer = build(scorer=scorer, causal=True)
+    parameters = list(layer.scorer.parameters())
+    gradients = []
+    for create_graph in (False, True):
+        states = tokens().requires_grad_()
+        value = layer(states)[0].square().sum()
+        gradients.append(
+            torch.autograd.grad(value, [states, *parameters], create_graph=create_graph, materialize_grads=True)
+        )
+    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-9)
+
+
+class Moody(PairwiseScorer):
+    """score(q, k) = -m |q - k|₁ / d with an m that is another in training, or set from outside."""
+
+    def __init__(self, **shape: int) -> None:
+        super().__init__(**shape)
+        self.kept = [1.0]
+
+    def pair(self, mapped_query: torch.Tensor, mapped_key: torch.Tensor) -> torch.Tensor:
+        factor = self.kept[0] * (2 if self.training else 1)
+        return -factor * (mapped_query.unsqueeze(-2) - mapped_key.unsqueeze(-3)).abs().mean(-1)
+
+
+def test_tiles_compute_the_score_as_it_is_now() -> None:
+    layer = build()
+    layer.scorer = Moody(num_heads=4, head_dim=6, max_positions=32)
+    for training, kept in ((True, 1.0), (False, 1.0), (False, 3.0)):
+        layer.train(training)
+        layer.scorer.kept[0] = kept
+        torch.testing.assert_close(layer(tokens(), backend=attend("pairwise"))[0], layer(tokens())[0])
+
+
+@pytest.mark.parametrize("scorer", SCORERS, ids=str)
+def test_a_row_that_an_additive_mask_leaves_out_is_zero(scorer: Part) -> None:
+    """Whichever number the mask is filled with: -inf, or the lowest finite one as in transformers."""
     layer = build(scorer=scorer)
-    for backend in ["eager", *backends_for(scorer=scorer)]:
-        output, _ = layer(tokens(), torch.zeros(2, 0, 24).double(), backend=attend(backend))
-        assert (output == layer.o_proj.bias).all(), backend
+    for fill, backend in itertools.product(
+        (float("-inf"), torch.finfo(torch.float64).min), backends_for(scorer=scorer)
+    ):
+        mask = torch.zeros(1, 1, 7, 7).double()
+        mask[..., 2, :], mask[..., 4, 5:] = fill, fill
+        output, _ = layer(tokens(), mask=mask, backend=attend(backend))
+        assert (output[:, 2] == layer.o_proj.bias).all(), (fill, backend)
+        torch.testing.assert_close(output, layer(tokens(), mask=mask)[0], rtol=1e-9, atol=1e-9)

@@ -92,6 +92,7 @@ def column_formula(states: Tensor, factor: Tensor, *, constant: float, copies: i
 
 def gradient_of(formula: Callable[..., Tensor], inputs: tuple[Tensor, ...], gradient: Tensor) -> tuple[Any, ...]:
     """The formula's own gradient, which has a gradient in turn."""
+    inputs = tuple(tensor.view_as(tensor) for tensor in inputs)  # one may be computed from another: not followed
     wanted = [tensor for tensor in inputs if tensor.requires_grad]
     found = iter(torch.autograd.grad(formula(*inputs), wanted, gradient, create_graph=True))
     return tuple(next(found) if tensor.requires_grad else None for tensor in inputs)
