@@ -171,9 +171,10 @@ def loading(model: PreTrainedModel, auto_map: dict[str, str] | None) -> str:
     autos = [auto for auto, reference in (auto_map or {}).items() if reference.rpartition(".")[2] == name]
     if autos:
         imports = [f"from transformers import {autos[0]}, AutoTokenizer"]
-        call = f"{autos[0]}.from_pretrained(folder, trust_remote_code=True)"
+        given = "folder, trust_remote_code=True"  # the tokenizer asks the model's config for its class
     else:
         imports = [*own_imports(model), f"from attnkit import {name}", "from transformers import AutoTokenizer"]
-        call = f"{name}.from_pretrained(folder)"
-    loads = [f"model = {call}", "tokenizer = AutoTokenizer.from_pretrained(folder)"]
+        given = "folder"
+    classes = {"model": autos[0] if autos else name, "tokenizer": "AutoTokenizer"}
+    loads = [f"{variable} = {loaded}.from_pretrained({given})" for variable, loaded in classes.items()]
     return "\n".join([*imports, "", FOLDER, *loads])

@@ -57,6 +57,12 @@ class AttnKitModel(AttnKitPreTrainedModel):
         if self.config.is_encoder_decoder and self.config.share_encoder_decoder_embeddings:
             self.decoder.embeddings.tokens = value
 
+    @property
+    def stack_apart(self) -> Stack | None:
+        """The stack whose embeddings are its own beside those of `get_input_embeddings`; None where there is none."""
+        apart = self.config.is_encoder_decoder and not self.config.share_encoder_decoder_embeddings
+        return self.decoder if apart else None
+
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """The embeddings of both stacks are one where the config says so, whatever the output embedding is."""
         if all_submodels:

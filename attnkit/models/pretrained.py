@@ -97,6 +97,15 @@ class AttnKitPreTrainedModel(PreTrainedModel):
             raise UsageError(f"tp_size {distributed_config.tp_size}: {obstacle}")
         return super()._resolve_parallel_plans(distributed_config)
 
+    def _resize_token_embeddings(self, new_num_tokens: int, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """As transformers does it, and the same to a decoder's own embeddings, which it does not know of."""
+        embeddings: nn.Embedding = super()._resize_token_embeddings(new_num_tokens, *args, **kwargs)
+        if (stack := self.base_model.stack_apart) is not None:
+            old = stack.get_input_embeddings()
+            new = self._get_resized_embeddings(old, new_num_tokens, *args, **kwargs)
+            stack.set_input_embeddings(new.requires_grad_(old.weight.requires_grad))
+        return embeddings
+
     def save_pretrained(self, save_directory: str | Path, is_main_process: bool = True, **kwargs: Any) -> None:
         """As transformers saves a model, with a card beside it."""
         super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)

@@ -1,6 +1,7 @@
 """Another scorer in a trained model, started as close to the old one as the algebra allows."""
 
 from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from attnkit.attention import Attention, Scorer, scorers
 from attnkit.errors import UsageError
 from attnkit.models.blocks import Block
+from attnkit.models.checks import common_backend, obstacles
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.models.pretrained import AttnKitPreTrainedModel
 
@@ -39,16 +41,20 @@ def replace_scorer(
     """A copy of the model whose self attention uses another scorer, in all layers or in those of the given depths (the
     encoder's before the decoder's). Cross attention keeps its own.
 
-    Raises `UsageError` for a depth that the model does not have, and for what its configuration refuses.
+    What else the copy has is the model's: its generation config, which parameters learn, and its backend where one
+    was asked for that can compute the new scorer. Raises `UsageError` for a model that is not of attnkit, for a depth that the model
+    does not have, and for what its configuration refuses.
     """
+    if not isinstance(model, AttnKitPreTrainedModel):
+        raise UsageError(f"{type(model).__name__} is no model of attnkit: make one of it with attnkit.from_hf() first")
     config = model.config
-    depths = list(range(config.num_all_layers)) if layers is None else sorted(set(layers))
-    unknown = [depth for depth in depths if not 0 <= depth < config.num_all_layers]
-    if unknown:
-        raise UsageError(f"layers {unknown} do not exist: the model has {config.num_all_layers}, counted from 0")
+    depths = list(range(config.num_all_layers)) if layers is None else chosen(layers, config.num_all_layers)
     widths = [config.get_text_config(decoder=depth >= config.num_hidden_layers).head_dim for depth in depths]
     options = [scorers[scorer].nearest_to_scaled_dot(width) | (scorer_options or {}) for width in widths]
     changed = change_config(config, scorer, dict(zip(depths, options, strict=True)))
+    backend = config._attn_implementation
+    if backend != common_backend(config) and not obstacles(changed, backend):  # it was asked for
+        changed._attn_implementation = backend
     with torch.random.fork_rng():  # the caller's random numbers are not ours to use
         fresh: Any = type(model)(changed)
     other = fresh.to(device=model.device, dtype=model.dtype)
@@ -56,6 +62,11 @@ def replace_scorer(
     replaced = {f"{name}.scorer." for depth, (name, _) in enumerate(attentions(model)) if depth in depths}
     carried = [key for key in new if key in old and not key.startswith(tuple(replaced))]
     other.load_state_dict({key: old[key] for key in carried}, strict=False)
+    learns = {key: parameter.requires_grad for key, parameter in model.named_parameters()}
+    for key, parameter in other.named_parameters():
+        parameter.requires_grad_(key not in carried or learns.get(key, True))
+    if other.can_generate():
+        other.generation_config = deepcopy(model.generation_config)
     pairs = list(zip(attentions(model), attentions(other), strict=True))
     rescaled = [
         key
@@ -72,6 +83,15 @@ def replace_scorer(
         score_difference=difference,
     )
     return other.train(model.training), change
+
+
+def chosen(layers: Iterable[Any], num_layers: int) -> list[int]:
+    """The depths in order. Raises `UsageError` for what is none of the model's."""
+    given = list(layers) if isinstance(layers, Iterable) else [layers]
+    unknown = [depth for depth in given if type(depth) is not int or not 0 <= depth < num_layers]
+    if unknown or not given or not isinstance(layers, Iterable):
+        raise UsageError(f"layers {unknown or layers} do not exist: the model has {num_layers}, give a list from 0 on")
+    return sorted(set(given))
 
 
 def change_config(config: AttnKitConfig, scorer: str, options: dict[int, dict[str, Any]]) -> AttnKitConfig:

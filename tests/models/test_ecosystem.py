@@ -155,10 +155,11 @@ def test_half_precision(architecture: str) -> None:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("architecture", LANGUAGE)
+@pytest.mark.parametrize(("architecture", "shared"), [*((name, True) for name in LANGUAGE), ("encoder-decoder", False)])
 @torch.no_grad()
-def test_a_vocabulary_grows_and_shrinks(architecture: str, tied: bool) -> None:
-    model, inputs = build(architecture, tie_word_embeddings=tied), arguments(architecture)
+def test_a_vocabulary_grows_and_shrinks(architecture: str, shared: bool, tied: bool, tmp_path: Path) -> None:
+    apart = {} if shared else {"share_encoder_decoder_embeddings": False}
+    model, inputs = build(architecture, tie_word_embeddings=tied, **apart), arguments(architecture)
     before = model(**inputs).logits
     for size in (40, 31):
         model.resize_token_embeddings(size, mean_resizing=False)
@@ -166,7 +167,11 @@ def test_a_vocabulary_grows_and_shrinks(architecture: str, tied: bool) -> None:
         after = model(**inputs).logits
         assert after.shape[-1] == size
         assert torch.allclose(after[..., :31], before, atol=1e-6)
-    assert (model.lm_head.weight is model.get_input_embeddings().weight) is tied
+        model.save_pretrained(tmp_path / str(size))
+        again = type(model).from_pretrained(tmp_path / str(size)).eval()
+        assert torch.allclose(again(**inputs).logits, after, atol=1e-6)
+    embedding = model.get_input_embeddings() if shared else model.model.decoder.get_input_embeddings()
+    assert (model.lm_head.weight is embedding.weight) is tied
 
 
 @torch.no_grad()

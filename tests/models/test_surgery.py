@@ -90,8 +90,25 @@ def test_some_layers_only() -> None:
         scorers[name] for name in ("scaled_dot", "cosine", "scaled_dot")
     ]
     assert list(change.score_difference) == [1]
-    with pytest.raises(UsageError, match=r"layers \[3\] do not exist: the model has 3"):
-        replace_scorer(model, "cosine", layers=[3])
+    for layers, said in (([3], r"\[3\]"), (["0"], r"\['0'\]"), ([], r"\[\]"), (0, "0"), ([0.0], r"\[0.0\]")):
+        with pytest.raises(UsageError, match=rf"layers {said} do not exist: the model has 3"):
+            replace_scorer(model, "cosine", layers=layers)
+    with pytest.raises(UsageError, match="GPT2Model is no model of attnkit: make one"):
+        replace_scorer(transformers.GPT2Model(transformers.GPT2Config(n_layer=1, n_embd=8, n_head=2)), "cosine")
+
+
+def test_what_is_no_scorer_stays() -> None:
+    """How texts are generated, what learns, and the backend where it can compute the new score too."""
+    model = AttnKitForCausalLM(AttnKitConfig(**SIZES, attn_implementation="eager"))
+    model.generation_config.num_beams = 3
+    model.lm_head.requires_grad_(False)
+    other, _ = replace_scorer(model, "additive")
+    assert other.generation_config.to_dict() == model.generation_config.to_dict()
+    assert not other.lm_head.weight.requires_grad
+    assert other.model.decoder.layers[0].attention.scorer.weight.requires_grad
+    assert other.config._attn_implementation == "eager"
+    fused, _ = replace_scorer(AttnKitForCausalLM(AttnKitConfig(**SIZES, attn_implementation="sdpa")), "additive")
+    assert fused.config._attn_implementation == "pairwise"
 
 
 def test_cross_attention_keeps_its_scorer() -> None:
