@@ -42,8 +42,8 @@ def replace_scorer(
     encoder's before the decoder's). Cross attention keeps its own.
 
     What else the copy has is the model's: its generation config, which parameters learn, and its backend where one
-    was asked for that can compute the new scorer. Raises `UsageError` for a model that is not of attnkit, for a depth that the model
-    does not have, and for what its configuration refuses.
+    was asked for that can compute the new scorer. Raises `UsageError` for a model that is not of attnkit, for a depth
+    that the model does not have, and for what its configuration refuses.
     """
     if not isinstance(model, AttnKitPreTrainedModel):
         raise UsageError(f"{type(model).__name__} is no model of attnkit: make one of it with attnkit.from_hf() first")

@@ -43,6 +43,11 @@ def adapter_class(adapter: AdapterConfig) -> Any:
         for kind, config in PEFT_TYPE_TO_CONFIG_MAPPING.items()
         if not issubclass(config, PromptLearningConfig) and issubclass(PEFT_TYPE_TO_TUNER_MAPPING[kind], BaseTuner)
     }
+    if str(adapter.method).upper() in PEFT_TYPE_TO_CONFIG_MAPPING.keys() - {name.upper() for name in merging}:
+        raise UsageError(
+            f"adapter.method: {adapter.method!r} does not merge into weights, so that no model could be saved "
+            "whole: use 'lora', or another that does"
+        )
     if adapter.method not in merging:
         raise UsageError(f"adapter.method: unknown method {adapter.method!r}: {nearest(str(adapter.method), merging)}")
     found = merging[adapter.method]
@@ -106,7 +111,9 @@ def adapt(model: PreTrainedModel, adapter: AdapterConfig, *, new_head: bool) -> 
     options |= adapter.options
     if new_head:
         if "modules_to_save" not in known:
-            raise UsageError(f"adapter.method: {adapter.method!r} trains no new head: choose another")
+            raise UsageError(
+                f"adapter.method: {adapter.method!r} trains no new head, as this task needs one: use 'lora'"
+            )
         options["modules_to_save"] = sorted({*head_modules(model), *(options.get("modules_to_save") or [])})
     try:
         with warnings.catch_warnings():

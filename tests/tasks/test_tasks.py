@@ -316,7 +316,7 @@ def test_no_metric_can_be_named_so_that_its_worst_is_kept(name: str) -> None:
         (["--training.best_metric", "accuracy"], "training.best_mode: 'min' would keep the worst accuracy: set it to"),
         (["--training.frozen_layers", 2], "training.frozen_layers: 2 is more than the 1 layers"),
         (["--adapter.method", "lore"], "adapter.method: unknown method 'lore': did you mean"),
-        (["--adapter.method", "prompt_tuning"], "adapter.method: unknown method 'prompt_tuning'"),
+        (["--adapter.method", "prompt_tuning"], "'prompt_tuning' does not merge into weights"),
         (["--adapter.method", "lora", "--adapter.options.rank", 3], "adapter.options: no option 'rank'"),
         (["--adapter.method", "lora", "--adapter.options.lora_dropout", -1], "must be at least 0 and finite, not -1"),
         (["--grid.batch_sizes", "[0]"], "grid.batch_sizes: 0 must be 1 or more"),
