@@ -7,7 +7,8 @@ is laid flat, one file per module, with its imports rewritten.
 import ast
 import inspect
 import json
-from collections.abc import Iterable
+import sysconfig
+from collections.abc import Container, Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from attnkit.models.pretrained import AttnKitPreTrainedModel
 
 PACKAGE = "attnkit"
 PUBLIC = f"{PACKAGE}_public"  # what a user's own file finds under the name attnkit
+TESTING = f"{PACKAGE}.testing"  # no model needs it, and it is left out
 ENTRIES = {
     "AutoModel": modeling_attnkit.AttnKitModel,
     "AutoModelForCausalLM": language.AttnKitForCausalLM,
@@ -38,16 +40,20 @@ def save_with_code(model: AttnKitPreTrainedModel, folder: str | Path, *, trainin
     """Save a model with the code that it needs, for every head, and the user's own parts that its configuration names.
 
     `training` is the section of its card that says how it came about.
-    Raises `UsageError` for a part of the user's that was not written in a file.
+    Raises `UsageError` for a part of the user's that was not written in a file, and for a file that would not load
+    without attnkit and the files around it; nothing is written then.
     """
     own = own_sources(model.config)
     # A class that no Auto class is for is met where transformers has its XLNet.
     entries = ENTRIES if type(model) in ENTRIES.values() else ENTRIES | {"AutoModelForPreTraining": type(model)}
-    files = {flat_name(module): rewrite(source_of(module)) for module in modules_of(entries.values())}
-    files |= {stem: rewrite(path.read_text(encoding="utf-8")) for stem, path in own.items()}
+    modules = modules_of(entries.values())
+    files = {flat_name(module): rewrite(source_of(module)) for module in modules}
+    files |= {stem: rewrite_own(path, modules=modules) for stem, path in own.items()}
     files[PUBLIC] = public_module()
     entry = flat_name(AttnKitConfig.__module__)
-    files[entry] += "".join(f"\nfrom .{stem} import __doc__ as _{stem}  # noqa: E402, F401\n" for stem in own)
+    files[entry] += "".join(
+        f"\nfrom .{stem} import __doc__ as _{stem}  # noqa: E402, F401\n" for stem in [PUBLIC, *own]
+    )
     folder = Path(folder)
     model.save_pretrained(folder)
     for stem, text in files.items():
@@ -70,7 +76,11 @@ def own_sources(config: AttnKitConfig) -> dict[str, Path]:
             path = Path(inspect.getfile(part))
         except (OSError, TypeError) as error:
             raise UsageError(f"{part.__qualname__} is written in no file: put it in one, and import it") from error
-        files[f"user_{path.stem}"] = path
+        if not path.stem.isidentifier():
+            raise UsageError(f"{path}: its name is no Python identifier: rename the file to be exported with its code")
+        if files.setdefault(f"user_{path.stem}", path) != path:
+            other = files[f"user_{path.stem}"]
+            raise UsageError(f"{path}: has the name of {other}, and one folder is to hold both: rename one of them")
     return files
 
 
@@ -125,22 +135,137 @@ def is_module_of(package: str, name: str) -> bool:
 
 def rewrite(source: str) -> str:
     """The same source with its imports from attnkit taken from the flat files beside it."""
-    lines = source.splitlines(keepends=True)
-    for node in sorted(imports(source), key=lambda node: -node.lineno):
-        indent = " " * node.col_offset
-        statements = [indent + statement(*target) + "\n" for target in targets(node)]
-        lines[node.lineno - 1 : node.end_lineno] = statements
-    return "".join(lines)
+    return replace(source, [(node, flattened(node)) for node in imports(source)])
+
+
+def replace(source: str, edits: Sequence[tuple[ast.stmt, list[str]]]) -> str:
+    """A source with other statements in the place of some of its own."""
+    lines = source.encode().split(b"\n")  # columns of ast are bytes
+    for node, statements in sorted(edits, key=lambda edit: (-edit[0].lineno, -edit[0].col_offset)):
+        first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+        before, after = lines[first][: node.col_offset], lines[last][node.end_col_offset :]
+        between = b"; " if before.strip() else b"\n" + before
+        lines[first : last + 1] = [before + between.join(text.encode() for text in statements) + after]
+    return b"\n".join(lines).decode()
+
+
+def flattened(node: ast.ImportFrom | ast.Import) -> list[str]:
+    """The statements that import the same from the flat files."""
+    return [statement(*target) for target in targets(node)]
 
 
 def statement(module: str, name: str, given: str) -> str:
-    """One import of a flat file."""
+    """One import of a flat file, or of a module that is not attnkit's."""
+    if module.split(".")[0] != PACKAGE:
+        return f"import {module}" + ("" if module == given else f" as {given}")
     if module == PACKAGE:
         name = name or PACKAGE
     if name:
         return f"from .{flat_name(module)} import {name}" + ("" if name == given else f" as {given}")
     # A module is imported for what it registers: any name in it does.
     return f"from .{flat_name(module)} import __doc__ as _{given}  # noqa: F401"
+
+
+def rewrite_own(path: Path, *, modules: Container[str]) -> str:
+    """A user's own file, rewritten, without what it does when run as a script.
+
+    `modules` are those of attnkit that are exported.
+    Raises `UsageError` for a line of it that would not work among the exported files.
+    """
+    try:
+        source = path.read_text(encoding="utf-8-sig")
+        tree = ast.parse(source)
+    except (OSError, UnicodeDecodeError, SyntaxError) as error:
+        raise UsageError(f"{path}: cannot be read ({error}): export needs it as Python in UTF-8") from error
+    scripts = [node for node in tree.body if is_script(node)]
+    nodes = [inner for node in tree.body if node not in scripts for inner in ast.walk(node)]
+    used = {node.id for node in nodes if isinstance(node, ast.Name)} | {"*"}
+    edits: list[tuple[ast.stmt, list[str]]] = [(node, []) for node in scripts]
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom | ast.Import):
+            is_idle = is_of_testing(node) and not used & {given for _, _, given in targets(node)}
+            if not is_idle:
+                check_import(node, path, modules=modules)
+            if PACKAGE in {name.split(".")[0] for name in sources_of(node)}:
+                edits.append((node, ["pass"] if is_idle else flattened(node)))
+    check_names(nodes, path)
+    text = replace(source, edits)
+    try:
+        ast.parse(text)
+    except SyntaxError as error:
+        said = "an import of attnkit could not be rewritten: put each on a line of its own"
+        raise UsageError(f"{path}:{error.lineno}: {said}") from error
+    return text
+
+
+def is_script(node: ast.stmt) -> bool:
+    """Whether a statement is `if __name__ == "__main__":` without an `else`."""
+    return isinstance(node, ast.If) and not node.orelse and ast.unparse(node.test) == "__name__ == '__main__'"
+
+
+def is_of_testing(node: ast.ImportFrom | ast.Import) -> bool:
+    """Whether a statement takes names from `attnkit.testing`."""
+    return isinstance(node, ast.ImportFrom) and not node.level and f"{node.module}.".startswith(f"{TESTING}.")
+
+
+def check_import(node: ast.ImportFrom | ast.Import, path: Path, *, modules: Container[str]) -> None:
+    """Raise `UsageError` for an import in a user's file that the exported files could not serve."""
+    place = f"{path}:{node.lineno}: {ast.unparse(node)}"
+    local = "is not installed, and only this file is exported: put what it needs into this file"
+    if isinstance(node, ast.ImportFrom) and node.level:
+        raise UsageError(f"{place}: {local}")
+    for name in sources_of(node):
+        if name.split(".")[0] != PACKAGE and not is_installed(name.split(".")[0]):
+            raise UsageError(f"{place}: {local}")
+    for module, name, given in targets(node):
+        if module.split(".")[0] != PACKAGE or (module == PACKAGE and name in {"", *attention.__all__}):
+            continue
+        if module == PACKAGE:
+            raise UsageError(
+                f"{place}: {given} is not exported: take only {', '.join(attention.__all__)} from {PACKAGE}"
+            )
+        if not name:
+            raise UsageError(f"{place}: is not exported as a module: import the names needed, with from … import …")
+        if module not in modules:
+            raise UsageError(
+                f'{place}: {module} is not exported: use it under if __name__ == "__main__":, or not at all'
+            )
+
+
+def is_installed(name: str) -> bool:
+    """Whether a module is of the standard library or of a package, and not a file of the user's; one that is optional
+    and absent counts."""
+    if name == "__main__":
+        return False
+    spec = find_spec(name)
+    if spec is None or spec.origin in {"built-in", "frozen"}:
+        return True
+    places = [Path(place) for place in [spec.origin, *(spec.submodule_search_locations or [])] if place]
+    standard = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
+    return any(
+        {"site-packages", "dist-packages"} & set(place.parts) or any(map(place.is_relative_to, standard))
+        for place in places
+    )
+
+
+def check_names(nodes: Sequence[ast.AST], path: Path) -> None:
+    """Raise `UsageError` for a name in a user's file that means nothing, or something else, once it is exported."""
+    aliases = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    given = {alias.asname or alias.name for alias in aliases if alias.name == PACKAGE}
+    for node in nodes:
+        if not isinstance(node, ast.Name | ast.Attribute):
+            continue
+        text = ast.unparse(node)
+        owner, _, name = text.rpartition(".")
+        if owner in given and name not in attention.__all__:
+            said = f"is not exported: use only {', '.join(attention.__all__)} of {PACKAGE}"
+        elif text == "__file__":
+            said = "is another place once exported, without the files around it: put what it needs into this file"
+        elif name in {"__import__", "import_module"}:
+            said = "imports what export cannot follow: write an import statement"
+        else:
+            continue
+        raise UsageError(f"{path}:{node.lineno}: {text} {said}")
 
 
 def flat_name(module: str) -> str:

@@ -1,10 +1,12 @@
 """A saved model with its code loads, with equal logits, where attnkit is not installed."""
 
+import importlib
 import json
 import os
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,55 @@ PARTS: dict[str, dict[str, Any]] = {
 }
 
 
+SCORER = """
+@attnkit.scorers.register("written")
+class Written(attnkit.Scorer):
+    'score(q, k) = q · (k - mean(k)) / √d'
+
+    def map_key(self, key, positions):
+        return key - key.mean(-1, keepdim=True)
+"""
+LOADED = {
+    "plain": "import attnkit" + SCORER,
+    "as": "import attnkit as ak" + SCORER.replace("attnkit.", "ak."),
+    "names": "from attnkit.attention import (  # both\n    Scorer,\n    scorers,\n)" + SCORER.replace("attnkit.", ""),
+    "two": "import torch as th, os.path, attnkit" + SCORER.replace("key - key", "th.abs(key) - key"),
+    "first": "import attnkit; import torch" + SCORER.replace("key - key", "torch.abs(key) - key"),
+    "second": "import torch; import attnkit" + SCORER.replace("key - key", "torch.abs(key) - key"),
+    "in_if": "if True: import torch, attnkit" + SCORER,
+    "in_try": "try:\n\timport attnkit, no_such_module\nexcept ImportError:\n\timport attnkit" + SCORER,
+    "umlaut": "'é'; import attnkit; 'é'; from attnkit.errors import UsageError" + SCORER,
+    "of_attnkit": "import attnkit\nfrom attnkit.attention.scorers.base import Scorer" + SCORER,
+    "testing": "import attnkit\nfrom attnkit.testing import check_scorer" + SCORER,
+    "script": "import attnkit"
+    + SCORER
+    + 'if __name__ == "__main__":\n    from attnkit.testing import check_scorer\n    check_scorer(Written)\n',
+}
+REFUSED = {
+    "module": ("import attnkit.attention", r"written.py:1: import attnkit.attention: is not exported as a module"),
+    "module_as": ("import attnkit\nimport attnkit.attention as aa", r":2: import attnkit.attention as aa: is not exp"),
+    "module_from": ("import attnkit\nfrom attnkit.models import checks", ":2: .*import the names needed, with from"),
+    "name": ("import attnkit\nfrom attnkit import AttnKitConfig", ":2: .*: AttnKitConfig is not exported: take only"),
+    "star": ("import attnkit\nfrom attnkit import *", r":2: .*: \* is not exported: take only Attention, "),
+    "of_testing": (
+        "import attnkit\nfrom attnkit.testing import check_scorer\ncheck_scorer",
+        ':2: .*: attnkit.testing is not exported: use it under if __name__ == "__main__":',
+    ),
+    "of_training": ("import attnkit\nfrom attnkit.training.average import WeightAverage", ":2: .*: attnkit.training.* not exported"),
+    "attribute": ("import attnkit as attnkit\nattnkit.AttnKitConfig", ":2: attnkit.AttnKitConfig is not exported: use"),
+    "helper": (
+        "import attnkit\nfrom helper_here import f",
+        ":2: .*helper_here import f: is not installed.*into this file",
+    ),
+    "helper_later": ("import attnkit\ndef f():\n    import helper_here", ":3: import helper_here: is not installed"),
+    "helper_two": ("import torch, helper_here; import attnkit", ":1: import torch, helper_here: is not installed"),
+    "relative": ("import attnkit\nfrom .helper_here import f", r":2: from .helper_here import f: is not installed"),
+    "file": ("import attnkit\nprint(__file__)", ":2: __file__ is another place"),
+    "dynamic": ("import attnkit, importlib\nimportlib.import_module('x')", ":2: importlib.import_module imports what"),
+    "continued": ("if True: \\\n    import torch, attnkit", "written.py:3: .*put each on a line of its own"),
+}
+
+
 @pytest.fixture
 def own_scorer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_scorer.py").write_text(OWN_SCORER, encoding="utf-8")
@@ -73,6 +124,24 @@ def own_scorer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dict.pop(scorers, "of_ones_own")
     monkeypatch.delitem(sys.modules, "own_scorer", raising=False)
     __import__("own_scorer")
+
+
+def load_without_attnkit(jobs: dict[str, str], tmp_path: Path) -> None:
+    """Load folders, each with its Auto class, in a process that has all site-packages but attnkit's."""
+    # -S leaves out the .pth file that makes an editable one importable.
+    site = tmp_path / "site"
+    site.mkdir(exist_ok=True)
+    for entry in Path(sysconfig.get_paths()["purelib"]).iterdir():
+        if "attnkit" not in entry.name and not (site / entry.name).exists():
+            (site / entry.name).symlink_to(entry)
+    environment = os.environ | {
+        "PYTHONPATH": str(site),
+        "HF_HOME": str(tmp_path / "cache"),
+        "PYTHONSAFEPATH": "1",
+    }
+    command = [sys.executable, "-S", "-c", LOADER, json.dumps(jobs)]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_auto_class_is_an_entry() -> None:
@@ -95,23 +164,10 @@ def test_loads_where_attnkit_is_not_installed(tmp_path: Path) -> None:
         torch.save(inputs, folder / "inputs.pt")
         with torch.no_grad():
             expected[str(folder)] = model(**inputs)[0]
-    jobs = {folder: Path(folder).name for folder in expected}
-    # All site-packages but attnkit's; -S leaves out the .pth file that makes an editable one importable.
-    site = tmp_path / "site"
-    site.mkdir()
-    for entry in Path(sysconfig.get_paths()["purelib"]).iterdir():
-        if "attnkit" not in entry.name:
-            (site / entry.name).symlink_to(entry)
-    environment = os.environ | {
-        "PYTHONPATH": str(site),
-        "HF_HOME": str(tmp_path / "cache"),
-        "PYTHONSAFEPATH": "1",
-    }
-    *others, last = jobs.items()  # a process knows one class for each Auto class, and two have the same
-    for part in (dict(others), dict([last])):
-        command = [sys.executable, "-S", "-c", LOADER, json.dumps(part)]
-        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+    # A process knows one class for each Auto class, and two have the same.
+    *others, last = ((folder, Path(folder).name) for folder in expected)
+    for jobs in (dict(others), dict([last])):
+        load_without_attnkit(jobs, tmp_path)
     for folder, logits in expected.items():
         assert torch.equal(logits, torch.load(f"{folder}/outputs.pt")), folder
 
@@ -123,3 +179,85 @@ def test_a_part_without_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(UsageError, match="Nowhere is written in no file"):
         save_with_code(model, tmp_path / "model")
     assert not (tmp_path / "model").exists()
+
+
+@pytest.fixture
+def model_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], AttnKitForCausalLM]:
+    """A function that makes a model with the scorer "written" of a file below the test's folder."""
+    monkeypatch.setitem(scorers, "written", None)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def make(file: str) -> AttnKitForCausalLM:
+        dict.pop(scorers, "written", None)
+        name = file.removesuffix(".py").replace("/", ".")
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        monkeypatch.delitem(sys.modules, name.partition(".")[0], raising=False)
+        importlib.import_module(name)
+        return AttnKitForCausalLM(AttnKitConfig(**SIZES, scorer="written")).eval()
+
+    return make
+
+
+def test_files_of_ones_own_load_where_attnkit_is_not_installed(
+    tmp_path: Path, model_of: Callable[[str], AttnKitForCausalLM]
+) -> None:
+    expected = {}
+    for case, source in LOADED.items():
+        (tmp_path / f"own_{case}.py").write_text(source, encoding="utf-8")
+        model = model_of(f"own_{case}.py")
+        folder = tmp_path / "saved" / case
+        save_with_code(model, folder)
+        inputs = {"input_ids": torch.randint(3, 20, (2, 6))}
+        torch.save(inputs, folder / "inputs.pt")
+        with torch.no_grad():
+            expected[str(folder)] = model(**inputs)[0]
+    load_without_attnkit(dict.fromkeys(expected, "AutoModelForCausalLM"), tmp_path)
+    for folder_of, logits in expected.items():
+        assert torch.equal(logits, torch.load(f"{folder_of}/outputs.pt")), folder_of
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_would_not_load_is_refused(
+    case: str, tmp_path: Path, model_of: Callable[[str], AttnKitForCausalLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, said = REFUSED[case]
+    package = tmp_path / f"own_{case}"
+    package.mkdir()
+    monkeypatch.syspath_prepend(package)
+    monkeypatch.delitem(sys.modules, "helper_here", raising=False)
+    (package / "helper_here.py").write_text("f = abs\n", encoding="utf-8")
+    (package / "written.py").write_text(source + "\n" + SCORER, encoding="utf-8")
+    model = model_of(f"own_{case}/written.py")
+    with pytest.raises(UsageError, match=said):
+        save_with_code(model, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "encoding", "said"),
+    [
+        ("my-scorers.py", "utf-8", r"my-scorers.py: its name is no Python identifier: rename the file"),
+        ("own_latin.py", "latin-1", r"own_latin.py: cannot be read .*export needs it as Python in UTF-8"),
+    ],
+)
+def test_a_file_that_cannot_be_taken_over_is_refused(
+    name: str, encoding: str, said: str, tmp_path: Path, model_of: Callable[[str], AttnKitForCausalLM]
+) -> None:
+    source = f"# -*- coding: {encoding} -*-\n# é\nimport attnkit\n" + SCORER
+    (tmp_path / name).write_text(source, encoding=encoding)
+    model = model_of(name)
+    with pytest.raises(UsageError, match=said):
+        save_with_code(model, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.usefixtures("own_scorer")
+def test_two_files_of_one_name_are_refused(tmp_path: Path, model_of: Callable[[str], AttnKitForCausalLM]) -> None:
+    (tmp_path / "own_place").mkdir()
+    (tmp_path / "own_place" / "own_scorer.py").write_text("import attnkit" + SCORER, encoding="utf-8")
+    model_of("own_place/own_scorer.py")
+    model = AttnKitForCausalLM(
+        AttnKitConfig(**SIZES | {"num_hidden_layers": 2}, layer_scorers=["of_ones_own", "written"])
+    )
+    with pytest.raises(UsageError, match=r"own_scorer.py: has the name of .*own_scorer.py, .*: rename one of them"):
+        save_with_code(model, tmp_path / "model")
