@@ -101,7 +101,7 @@ REFUSED = {
         "import attnkit\nfrom attnkit.testing import check_scorer\ncheck_scorer",
         ':2: .*: attnkit.testing is not exported: use it under if __name__ == "__main__":',
     ),
-    "of_training": ("import attnkit\nfrom attnkit.training.average import WeightAverage", ":2: .*: attnkit.training.* not exported"),
+    "of_training": ("import attnkit\nfrom attnkit.training.average import WeightAverage", ":2: .* not exported"),
     "attribute": ("import attnkit as attnkit\nattnkit.AttnKitConfig", ":2: attnkit.AttnKitConfig is not exported: use"),
     "helper": (
         "import attnkit\nfrom helper_here import f",
@@ -111,7 +111,7 @@ REFUSED = {
     "helper_two": ("import torch, helper_here; import attnkit", ":1: import torch, helper_here: is not installed"),
     "relative": ("import attnkit\nfrom .helper_here import f", r":2: from .helper_here import f: is not installed"),
     "file": ("import attnkit\nprint(__file__)", ":2: __file__ is another place"),
-    "dynamic": ("import attnkit, importlib\nimportlib.import_module('x')", ":2: importlib.import_module imports what"),
+    "dynamic": ("import attnkit, importlib\nimportlib.import_module('json')", ":2: .*import_module imports what"),
     "continued": ("if True: \\\n    import torch, attnkit", "written.py:3: .*put each on a line of its own"),
 }
 
@@ -243,7 +243,7 @@ def test_what_would_not_load_is_refused(
 def test_a_file_that_cannot_be_taken_over_is_refused(
     name: str, encoding: str, said: str, tmp_path: Path, model_of: Callable[[str], AttnKitForCausalLM]
 ) -> None:
-    source = f"# -*- coding: {encoding} -*-\n# é\nimport attnkit\n" + SCORER
+    source = f"# -*- coding: {encoding} -*-\n# é\nimport attnkit\n" + SCORER.replace("√", "the root of ")
     (tmp_path / name).write_text(source, encoding=encoding)
     model = model_of(name)
     with pytest.raises(UsageError, match=said):
