@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
-from attnkit.errors import UsageError, nearest
+from attnkit.errors import UsageError, first_line, nearest
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.models.embeddings import build_position
 from attnkit.models.foreign import FORMATS, find_format, load_hf, said_of
@@ -40,8 +41,10 @@ def from_hf(source: PreTrainedModel | str | Path) -> AttnKitPreTrainedModel:
     `source` is the model itself, or the folder of its checkpoint. Raises `UsageError` for a class that is not among the
     formats, for an option of its configuration that AttnKit has no field for, and for a checkpoint that is not whole.
     """
-    if not isinstance(source, str | Path):
+    if isinstance(source, PreTrainedModel):
         return convert(source)
+    if not isinstance(source, str | Path):
+        raise UsageError(f"source must be a model of transformers or the folder of a checkpoint, not {source!r}")
     model = load_hf(Path(source).expanduser())
     with said_of(str(source)):
         return convert(model)
@@ -72,13 +75,16 @@ def to_hf(model: AttnKitPreTrainedModel, format: str) -> PreTrainedModel:  # noq
     """
     if format not in FORMATS:
         raise UsageError(f"unknown format {format!r}: {nearest(format, FORMATS)}")
+    if not isinstance(model, AttnKitPreTrainedModel):
+        raise UsageError(f"model must be one of attnkit, not {type(model).__name__}: give what from_hf makes of it")
     form = FORMATS[format]
     head, hf_class = find_class(form, model)
-    hf_config = hf_class.config_class(**form.write(model.config))
-    check_function(form, head, model.config, form.read(hf_config, head), unseen=form.observed)
+    hf_config = write_config(form, hf_class, model.config)
+    check_function(form, head, model.config, form.read(hf_config, head) | form.expect(model.config))
     exported: Any = hf_class(hf_config).to(device=model.device, dtype=model.dtype)
-    shapes = {key: tensor.shape for key, tensor in exported.state_dict().items()}
-    theirs = {key: tensor.reshape(shapes[key]) for key, tensor in export_weights(form, head, model)}
+    empty = exported.state_dict()
+    theirs = {key: torch.zeros_like(tensor) for key, tensor in empty.items() if key.endswith(form.zeros)}
+    theirs |= {key: tensor.reshape(empty[key].shape) for key, tensor in export_weights(form, head, model)}
     result = exported.load_state_dict(theirs, strict=False)
     missing = set(result.missing_keys) - set(exported.all_tied_weights_keys)
     missing = {key for key in missing if not key.endswith(form.own_weights)}
@@ -100,6 +106,14 @@ def find_class(form: Format, model: AttnKitPreTrainedModel) -> tuple[Head, Any]:
     raise UsageError(f"format {form.model_type!r} has no class for {kind}")
 
 
+def write_config(form: Format, hf_class: Any, config: AttnKitConfig) -> PreTrainedConfig:
+    """Their configuration for one of ours. Raises `UsageError` for sizes that theirs cannot have together."""
+    try:
+        return hf_class.config_class(**form.write(config))
+    except StrictDataclassError as error:
+        raise UsageError(f"format {form.model_type!r} refuses: {first_line(error.__cause__ or error)}") from error
+
+
 def read_config(form: Format, head: Head, model: PreTrainedModel) -> dict[str, Any]:
     """The fields of our configuration that say what a model of transformers computes."""
     output = model.get_output_embeddings()
@@ -113,12 +127,10 @@ def input_weight(model: PreTrainedModel) -> Tensor:
     return decoder.get_input_embeddings().weight
 
 
-def check_function(
-    form: Format, head: Head, config: AttnKitConfig, read_back: dict[str, Any], *, unseen: frozenset[str] = frozenset()
-) -> None:
+def check_function(form: Format, head: Head, config: AttnKitConfig, read_back: dict[str, Any]) -> None:
     """Refuse an export whose configuration, read back, is that of another function."""
     back = AttnKitConfig(**read_back)
-    kept = set(AttnKitConfig.__annotations__) - NOT_FUNCTION - form.unsaid - head.unused - unseen
+    kept = set(AttnKitConfig.__annotations__) - NOT_FUNCTION - form.unsaid - head.unused
     lost = {key: getattr(config, key) for key in sorted(kept) if not same(getattr(config, key), getattr(back, key))}
     if "position_options" in lost and position_facts(config) == position_facts(back):
         del lost["position_options"]

@@ -90,8 +90,9 @@ class Format:
 
     `names` are fields of our configuration and theirs, `constants` what the format takes for granted, `required` what a
     foreign configuration must say to have a meaning here. `read_more` and `write_more` are for fields that are not the
-    same number, `observe` for the fields (`observed`) that only the weights tell. `unsaid` are fields of ours that the
-    format has no need for, `own_weights` ends of names that it fills itself.
+    same number, `observe` for the fields that only the weights tell, and `expect` for what it will tell of an export.
+    `unsaid` are fields of ours that the format has no need for, `own_weights` ends of names that it fills itself, and
+    `zeros` of those that are zero where ours has none.
     """
 
     model_type: str
@@ -103,8 +104,9 @@ class Format:
     read_more: Callable[[Any], dict[str, Any]] = lambda _: {}
     write_more: Callable[[AttnKitConfig], dict[str, Any]] = lambda _: {}
     observe: Callable[[PreTrainedModel], dict[str, Any]] = lambda _: {}
-    observed: frozenset[str] = frozenset()
+    expect: Callable[[AttnKitConfig], dict[str, Any]] = lambda _: {}
     own_weights: tuple[str, ...] = ()
+    zeros: tuple[str, ...] = ()
     unsaid: frozenset[str] = frozenset()
 
     def read(self, config: Any, head: Head) -> dict[str, Any]:
@@ -147,6 +149,11 @@ TWO_ENDS = {"num_labels": 2}
 def field_names(*same: str, **renamed: str) -> dict[str, str]:
     """Fields that both call the same, and fields of ours with their names."""
     return {name: name for name in (*SAME_NAMES, *same)} | renamed
+
+
+def options_of(position: str, config: AttnKitConfig) -> dict[str, Any]:
+    """The options of a position, if it is the configured one: those of another have no words in the format."""
+    return config.position_options or {} if config.position == position else {}
 
 
 def base() -> Head:

@@ -21,6 +21,7 @@ from attnkit.models.formats import (
     choices,
     field_names,
     masked_lm,
+    options_of,
     sequence_labels,
     table,
     token_labels,
@@ -62,12 +63,23 @@ def read_bert(config: Any) -> dict[str, Any]:
 
 
 def write_bert(config: AttnKitConfig) -> dict[str, Any]:
-    return {"is_decoder": config.architecture == "decoder", "classifier_dropout": config.output_dropout}
+    return {
+        "is_decoder": config.architecture == "decoder",
+        "classifier_dropout": config.output_dropout,
+        "type_vocab_size": config.type_vocab_size or 1,  # there is always one, and it is zero where we have none
+    }
 
 
-def observe_pooler(model: PreTrainedModel) -> dict[str, Any]:
-    """A body may have been built without its pooler."""
-    return {"pooler": False, "pooling": None} if model.base_model is model and model.pooler is None else {}
+def observe_bert(model: PreTrainedModel) -> dict[str, Any]:
+    """A body may have been built without its pooler, and one row of zeros tells no types apart."""
+    body = model.base_model
+    pooler: dict[str, Any] = {"pooler": False, "pooling": None} if body is model and model.pooler is None else {}
+    types = body.embeddings.token_type_embeddings.weight
+    return pooler | ({} if len(types) > 1 or types.any() else {"type_vocab_size": 0})
+
+
+def expect_bert(config: AttnKitConfig) -> dict[str, Any]:
+    return {} if config.type_vocab_size else {"type_vocab_size": 0}
 
 
 CAUSAL, NOT_CAUSAL = {"is_decoder": True}, {"is_decoder": False}
@@ -98,9 +110,10 @@ BERT = Format(
     required={"add_cross_attention": False},
     read_more=read_bert,
     write_more=write_bert,
-    observe=observe_pooler,
-    observed=frozenset({"pooler", "pooling"}),
+    observe=observe_bert,
+    expect=expect_bert,
     own_weights=("cls.predictions.bias", "lm_head.bias"),  # a second name, of no use where the embeddings are not tied
+    zeros=("embeddings.token_type_embeddings.weight",),
     body=bert_body,
     heads={
         "BertModel": base(),
@@ -131,7 +144,7 @@ def read_roberta(config: Any) -> dict[str, Any]:
 
 
 def write_roberta(config: AttnKitConfig) -> dict[str, Any]:
-    num_rows = config.max_position_embeddings + (config.position_options or {}).get("offset", 0)
+    num_rows = config.max_position_embeddings + options_of("learned", config).get("offset", 0)
     return write_bert(config) | {"max_position_embeddings": num_rows}
 
 
@@ -278,7 +291,7 @@ def read_llama(config: Any) -> dict[str, Any]:
 
 
 def write_llama(config: AttnKitConfig) -> dict[str, Any]:
-    options = {"base": 10000.0, "scaling": "default"} | (config.position_options or {})
+    options = {"base": 10000.0, "scaling": "default"} | options_of("rope", config)
     if options["scaling"] == "default":
         options.pop("factor", None)
     else:

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from attnkit.attention import positions
 from attnkit.errors import UsageError
 from attnkit.models.configuration_attnkit import AttnKitConfig
-from attnkit.models.formats import TWO_ENDS, Format, Rule, answers, base, field_names, seq2seq_lm, table
+from attnkit.models.formats import TWO_ENDS, Format, Rule, answers, base, field_names, options_of, seq2seq_lm, table
 
 MARIAN_STACK = """
 {stack}.embeddings.tokens                       {stack}.embed_tokens
@@ -69,6 +69,11 @@ def observe_marian(model: PreTrainedModel) -> dict[str, Any]:
     return observed | {"position": "learned", "position_options": None}
 
 
+def expect_marian(config: AttnKitConfig) -> dict[str, Any]:
+    learned = {"position": "learned", "position_options": None} if config.position == "learned" else {}
+    return {"share_encoder_decoder_embeddings": config.share_encoder_decoder_embeddings} | learned
+
+
 MARIAN = Format(
     model_type="marian",
     names=field_names(
@@ -101,7 +106,7 @@ MARIAN = Format(
     read_more=read_marian,
     write_more=write_marian,
     observe=observe_marian,
-    observed=frozenset({"position", "position_options", "share_encoder_decoder_embeddings"}),
+    expect=expect_marian,
     body=marian_body,
     own_weights=("encoder.embed_positions.weight", "decoder.embed_positions.weight", "shared.weight"),
     heads={
@@ -159,7 +164,7 @@ def read_t5(config: Any) -> dict[str, Any]:
 
 
 def write_t5(config: AttnKitConfig) -> dict[str, Any]:
-    options = {"num_buckets": 32, "max_distance": 128} | (config.position_options or {})
+    options = {"num_buckets": 32, "max_distance": 128} | options_of("t5", config)
     gate = "gated-" if config.gated_activation else ""
     # "gated-gelu" is transformers' word for the gated gelu_new, and no other word says that one.
     activation = "gelu" if gate and config.hidden_act == "gelu_new" else config.hidden_act
