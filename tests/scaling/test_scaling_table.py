@@ -16,7 +16,7 @@ from attnkit.cli import main
 from attnkit.errors import UsageError
 from attnkit.scaling.cli import JOBS, answer
 from attnkit.scaling.memory import textbook_activations
-from attnkit.scaling.render import Answer, as_csv, as_latex, as_markdown, draw_table, for_people, grid, legend, plain
+from attnkit.scaling.render import Answer, as_csv, as_latex, as_markdown, draw_table, for_people, grid, legend
 from attnkit.scaling.rows import ROWS, config_of
 from attnkit.scaling.states import static_bytes
 from attnkit.scaling.subject import read_subject
@@ -190,7 +190,8 @@ def test_every_job_answers_in_json(arguments: list[str], figures: dict | None) -
 
 
 def test_what_is_not_finite_is_null() -> None:
-    assert plain({"a": [float("inf"), float("nan"), 1.5]}) == {"a": [None, None, 1.5]}
+    answer = Answer(figures={"a": [float("inf"), float("nan"), 1.5]}, text="")
+    assert json.loads(answer.written("json")) == {"a": [None, None, 1.5]}
 
 
 @pytest.mark.parametrize(
