@@ -16,9 +16,10 @@ LARGEST = 1e12  # of an option, and the least is its reciprocal: their squares a
 def build_part(registry: Registry[T], name: str, options: dict[str, Any] | None, **shape: Any) -> T:
     """The part of that name with these options, in a layer of that shape. Raises `UsageError` for an unknown name, and
     in one error for all options that it does not take or whose values it cannot use."""
-    if not isinstance(name, str) or not isinstance(options, dict | None):
-        wrong = (registry.family, name) if not isinstance(name, str) else (f"{registry.family}_options", options)
-        raise UsageError("{} must be a {}, not {!r}".format(wrong[0], "dict" if "_" in wrong[0] else "name", wrong[1]))
+    if not isinstance(name, str):
+        raise UsageError(f"{registry.family} must be a name, not {name!r}")
+    if not isinstance(options, dict | None):
+        raise UsageError(f"{registry.family}_options must be a dict, not {options!r}")
     part, options = registry[name], options or {}
     problems = [problem for key, value in options.items() for problem in option_problems(part, key, value)]
     if problems:
