@@ -37,6 +37,13 @@ def check_sizes(
         raise UsageError(f"sharing {sharing!r} needs as many key-value heads as query heads")
 
 
+def check_switches(*, output_bias: object, **switches: object) -> None:
+    """Raise `UsageError` for switches that are neither on nor off; the output's may follow another."""
+    for name, value in (switches if output_bias is None else switches | {"output_bias": output_bias}).items():
+        if not isinstance(value, bool):
+            raise UsageError(f"{name} must be True or False, not {value!r}")
+
+
 def check_backend(layer: Any, backend: Any) -> None:
     """Raise `UsageError` for a backend that cannot compute the layer; what is registered under no name may."""
     if not callable(backend):

@@ -31,6 +31,8 @@ def kernel_scores(x_query: Tensor, x_key: Tensor, y: Tensor, width: float | Tens
             raise UsageError(f"{name} must be floating [n] or [n, dimensions], not {points.dtype} {list(points.shape)}")
     if not isinstance(width, Tensor):
         check_number("width", width, least=0)
+    elif not torch.compiler.is_compiling() and not width.isfinite().all():
+        raise UsageError(f"width must be finite, not {width.tolist()}")
     query, key = (points[:, None] if points.ndim == 1 else points for points in (x_query, x_key))
     same_kind = (x_query.dtype, x_query.device) == (x_key.dtype, x_key.device) == (y.dtype, y.device)
     if not same_kind or query.shape[1] != key.shape[1] or key.shape[0] != y.shape[0]:
@@ -40,6 +42,8 @@ def kernel_scores(x_query: Tensor, x_key: Tensor, y: Tensor, width: float | Tens
         raise UsageError("x_key and y hold no point to predict from")
     center = key.detach().mean(dim=0)  # scores are of differences, which large numbers would have no digits left for
     query, key = query - center, key - center
+    if isinstance(width, Tensor):
+        width = width.to(key)
     scorer = Gaussian(num_heads=1, head_dim=key.shape[1], max_positions=1, width="fixed", initial_width=1.0)
     return scorer((width * query)[None, None], (width * key)[None, None])[0, 0]
 

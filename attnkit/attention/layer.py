@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 
 from attnkit.attention.backends import Backend, eager_attention, scaled_query, widen
-from attnkit.attention.calls import Sharing, check_backend, check_call, check_sizes
+from attnkit.attention.calls import Sharing, check_backend, check_call, check_sizes, check_switches
+from attnkit.attention.choice import order_problems
 from attnkit.attention.masks import build_mask, count_keys, find_documents
 from attnkit.attention.normalizers import normalizers
 from attnkit.attention.options import build_part
@@ -79,6 +80,7 @@ class Attention(nn.Module):
         check_sizes(hidden_size, num_heads, num_key_value_heads=num_key_value_heads, head_dim=head_dim, sharing=sharing)
         check_count("max_positions", max_positions)
         check_number("dropout", dropout, least=0, most=1)
+        check_switches(bias=bias, causal=causal, attend_to_self=attend_to_self, output_bias=output_bias)
         self.head_dim = hidden_size // num_heads if head_dim is None else head_dim
         self.num_key_value_groups = num_heads // num_key_value_heads  # the sdpa and flex functions read it
         self.is_causal = causal
@@ -100,6 +102,8 @@ class Attention(nn.Module):
         self.position = build_part(position_kinds, position, position_options, causal=causal, **shape)
         if type(self.position).embed is not Position.embed and not self.position.acts_on_scores:
             raise UsageError(f"position {position!r} has no place in a layer: add its embed(positions) to the states")
+        for problem in order_problems(scorer, position):
+            raise UsageError(problem)
 
     def forward(
         self,

@@ -393,7 +393,8 @@ class TransformerXL(Position):
         return query + self.content_prior[:, None]
 
     def map_query(self, query: Tensor, positions: Tensor, segments: Tensor | None = None) -> Tensor:
-        wish = (query + self.distance_prior[:, None]) @ self.weight.transpose(-1, -2) * self.head_dim**-0.5
+        weight = self.weight.transpose(-1, -2) * self.head_dim**-0.5
+        wish = query @ weight + self.distance_prior[:, None] @ weight
         of_sine, of_cosine = wish.chunk(2, dim=-1)
         sine, cosine = self.waves(positions)
         # sin((i-j)ω) = sin(iω)cos(jω) - cos(iω)sin(jω) and cos((i-j)ω) = cos(iω)cos(jω) + sin(iω)sin(jω)

@@ -8,12 +8,13 @@ from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
 from attnkit.attention import normalizers, patterns, positions, scorers
-from attnkit.attention.choice import FASTEST_FIRST, obstacle
+from attnkit.attention.choice import FASTEST_FIRST, obstacle, order_problems
 from attnkit.attention.options import option_problems
 from attnkit.attention.patterns import shape_of_pattern
 from attnkit.attention.trial import check_part
 from attnkit.errors import UsageError, nearest
 
+PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 COUNTS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim")
 COUNTS += ("intermediate_size", "max_position_embeddings")
 DECODER_SIZES = {
@@ -28,6 +29,42 @@ FACTORS = ("embedding_scale", "residual_scale", "output_scale")
 OPTIONS = {family: f"{family}_options" for family in ("scorer", "cross_scorer", "normalizer", "pattern", "position")}
 """Where the options of a part stand, if they have a key of their own."""
 DROPOUTS = ("hidden_dropout", "embedding_dropout", "attention_dropout", "activation_dropout", "output_dropout")
+
+
+def check_inherited(config: Any, given: dict[str, Any]) -> None:
+    """Raise `UsageError` for fields that transformers' configuration reads unchecked, among them those `given` besides
+    the declared ones."""
+    problems = []
+    if not whole(given.get("num_labels", 1), least=1):
+        problems.append(f"num_labels must be a whole number of at least 1, not {given['num_labels']!r}")
+    names = config.id2label
+    if names is not None and not (isinstance(names, dict) and all(map(names_label, names.items()))):
+        problems.append(f"id2label must be a mapping from whole numbers to names, not {names!r}")
+    numbers = config.label2id
+    if numbers is not None and not (isinstance(numbers, dict) and all(map(whole_text, numbers.values()))):
+        problems.append(f"label2id must be a mapping from names to whole numbers, not {numbers!r}")
+    if config.problem_type not in (None, *PROBLEM_TYPES):
+        problems.append(f"unknown problem_type {config.problem_type!r}: {nearest(config.problem_type, PROBLEM_TYPES)}")
+    backend = given.get("attn_implementation")
+    if not isinstance(backend, str | dict | None):
+        problems.append(f"attn_implementation must be the name of a backend, as 'sdpa', not {backend!r}")
+    if problems:
+        raise UsageError("\n".join(problems))
+
+
+def names_label(entry: tuple[Any, Any]) -> bool:
+    """Whether an entry maps a whole number, which is text in JSON, to a name."""
+    return whole_text(entry[0]) and isinstance(entry[1], str)
+
+
+def whole_text(number: Any) -> bool:
+    """Whether a number is whole, or is the text of one that is."""
+    return whole(number, least=0) or (isinstance(number, str) and number.isdecimal())
+
+
+def whole(number: Any, *, least: int) -> bool:
+    """Whether a number is whole and not less."""
+    return isinstance(number, int) and not isinstance(number, bool) and number >= least
 
 
 def check(config: Any) -> None:
@@ -49,10 +86,12 @@ def shape_problems(config: Any) -> Iterator[str]:
             yield f"{key} must be {bound}, not {getattr(config, key)}"
             return
     for key in DROPOUTS:
-        if key == "embedding_dropout" and config.embedding_dropout == config.hidden_dropout:
-            continue  # where it follows that one, the problem is said already
+        if key == "embedding_dropout" and str(config.embedding_dropout) == str(config.hidden_dropout):
+            continue  # as NaN is not itself; where it follows that one, the problem is said already
         if getattr(config, key) is not None and not 0 <= getattr(config, key) < 1:
             yield f"{key} must be at least 0 and less than 1, not {getattr(config, key)}"
+    if config.type_vocab_size >= 2**31:
+        yield f"type_vocab_size must be at most {2**31 - 1}, not {config.type_vocab_size}"
     for key in NOT_NEGATIVE:
         if not getattr(config, key) >= 0 or math.isinf(getattr(config, key)):
             yield f"{key} must be at least 0, not {getattr(config, key)}"
@@ -181,19 +220,8 @@ def problems_of_part(
 
 def combination_problems(config: Any) -> Iterator[str]:
     """Parts that do not go together, each with the reason."""
-    position = positions[config.position]
-    key = layer_key(config, "scorer")
     for name, _ in config.own_scorers():
-        if scorers[name].knows_order and position.acts_on_scores:
-            yield (
-                f"{key}: order enters twice: {name!r} knows where a key stands, and position {config.position!r} says "
-                "it again; use position 'none', 'learned' or 'sinusoidal'"
-            )
-        elif position.needs_comparison and not scorers[name].compares:
-            yield (
-                f"position: {config.position!r} works through the comparison of query and key, and scorer {name!r} "
-                "makes none; use another position"
-            )
+        yield from order_problems(name, config.position, scorer_key=layer_key(config, "scorer"))
     if config._attn_implementation is not None:
         yield from backend_problems(config, config._attn_implementation)
 

@@ -9,7 +9,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 
 from attnkit.errors import UsageError
-from attnkit.models.checks import check
+from attnkit.models.checks import check, check_inherited
 from attnkit.models.parallel import pipeline_plan, sharding_plan, tensor_plan
 
 
@@ -204,6 +204,7 @@ class AttnKitConfig(PreTrainedConfig):
             self.embedding_dropout = self.hidden_dropout
         if self.pooling is None:
             self.pooling = "last" if self.architecture != "encoder" else "first" if self.pooler else "mean"
+        check_inherited(self, kwargs)
         super().__post_init__(**kwargs)
         check(self)  # here rather than in a validator of huggingface_hub, which would wrap the one line in two
 

@@ -1,5 +1,6 @@
 """Checkpoints of transformers' models: read whole, or refused in one line before anything is made of them."""
 
+import copy
 import logging
 import os
 import re
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
+from safetensors import safe_open
 from transformers import GenerationConfig, PreTrainedModel
 
 from attnkit.errors import UsageError, first_line, nearest
@@ -24,6 +26,7 @@ from attnkit.models.formats_two_stacks import MARIAN, T5
 logger = logging.getLogger(__name__)
 
 FORMATS = {form.model_type: form for form in (BERT, ROBERTA, GPT2, LLAMA, MARIAN, T5, XLNET)}
+DEPTHS = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
 GENERATION = "generation_config.json"
 REMEDY = ": config.json and weights have to be those of one whole checkpoint"
 IN_A_LAYER = re.compile(r"\.\d+\.")
@@ -63,7 +66,7 @@ def load_hf(folder: Path) -> PreTrainedModel:
         model, info = model_class.from_pretrained(
             folder, output_loading_info=True, ignore_mismatched_sizes=True, local_files_only=True
         )
-    problems = list(weight_problems(model, info))
+    problems = list(weight_problems(model, info, whole=whole_numbers(folder)))
     if problems:
         raise UsageError(f"{folder}: {'; '.join(problems)}{REMEDY}")
     if info["unexpected_keys"]:
@@ -76,7 +79,7 @@ def check_memory(folder: Path, model_class: type[PreTrainedModel]) -> None:
     made."""
     with said_of(str(folder), remedy=REMEDY), torch.device("meta"):
         config = model_class.config_class.from_pretrained(folder, local_files_only=True)
-        numbers = sum(parameter.numel() for parameter in model_class(config).parameters())
+        numbers = count_weights(model_class, config)
     needed = numbers * (config.dtype or torch.float32).itemsize
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > available:
@@ -84,6 +87,21 @@ def check_memory(folder: Path, model_class: type[PreTrainedModel]) -> None:
             f"{folder}: config.json describes weights of {needed / 2**30:,.1f} GiB, and this machine has "
             f"{available / 2**30:,.1f} GiB: correct it, or import on a larger machine"
         )
+
+
+def count_weights(model_class: type[PreTrainedModel], config: Any) -> int:
+    """The weights of the model that config.json describes, from those of one and of two layers of each stack: a number
+    of layers that no machine could hold would take as long to build."""
+    depths = {key: getattr(config, key) for key in DEPTHS if key in vars(config)}
+
+    def count(**layers: int) -> int:
+        shallow = copy.deepcopy(config)
+        for key, value in (dict.fromkeys(depths, 1) | layers).items():
+            setattr(shallow, key, value)
+        return sum(parameter.numel() for parameter in model_class(shallow).parameters())
+
+    least = count()
+    return least + sum((depth - 1) * (count(**{key: 2}) - least) for key, depth in depths.items())
 
 
 def check_generation(folder: Path) -> None:
@@ -111,8 +129,8 @@ def named_class(file: Path) -> str:
     return names[0]
 
 
-def weight_problems(model: PreTrainedModel, info: dict[str, Any]) -> Iterator[str]:
-    """What is wrong with the weights that were read into a model."""
+def weight_problems(model: PreTrainedModel, info: dict[str, Any], *, whole: set[str]) -> Iterator[str]:
+    """What is wrong with the weights that were read into a model, of which some are `whole` numbers in their files."""
     missing = set(info["missing_keys"])
     if missing:
         yield f"no weights for {some(missing)}"
@@ -122,14 +140,25 @@ def weight_problems(model: PreTrainedModel, info: dict[str, Any]) -> Iterator[st
     extra = {key for key in info["unexpected_keys"] if IN_A_LAYER.search(key)}
     if extra:
         yield f"no place for {some(extra)}"
-    damaged = not_numbers(model) - missing
+    damaged = not_finite(model) - missing
     if damaged:
-        yield f"no numbers (NaN) in {some(damaged)}"
+        yield f"NaN or infinity in {some(damaged)}"
+    if rounded := whole & {name for name, _ in model.named_parameters()}:
+        yield f"whole numbers, which no weights are, in {some(rounded)}"
 
 
-def not_numbers(model: PreTrainedModel) -> set[str]:
-    """The tensors that hold what is no number: a run that diverged, or a damaged file, leaves them."""
-    return {key for key, tensor in model.state_dict().items() if tensor.isnan().any()}
+def not_finite(model: PreTrainedModel) -> set[str]:
+    """The tensors that hold what is no finite number: a run that diverged, or a damaged file, leaves them."""
+    return {key for key, tensor in model.state_dict().items() if not tensor.isfinite().all()}
+
+
+def whole_numbers(folder: Path) -> set[str]:
+    """The tensors that a checkpoint's files hold as whole numbers, of which loading makes fractions unasked."""
+    found = set()
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, framework="pt") as tensors:
+            found |= {key for key in tensors.keys() if tensors.get_slice(key).get_dtype()[0] in "IUB"}  # noqa: SIM118
+    return found
 
 
 def some(names: set[str]) -> str:

@@ -97,6 +97,17 @@ class AttnKitPreTrainedModel(PreTrainedModel):
             raise UsageError(f"tp_size {distributed_config.tp_size}: {obstacle}")
         return super()._resolve_parallel_plans(distributed_config)
 
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """As transformers does it. Raises `UsageError` where the padding would have no row any more."""
+        padding = self.config.pad_token_id
+        if new_num_tokens is not None and padding is not None and padding >= new_num_tokens:
+            raise UsageError(
+                f"new_num_tokens {new_num_tokens} leaves no row for pad_token_id {padding}: keep more than {padding}, "
+                "or set config.pad_token_id first"
+            )
+        embeddings: nn.Embedding = super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
+        return embeddings
+
     def _resize_token_embeddings(self, new_num_tokens: int, *args: Any, **kwargs: Any) -> nn.Embedding:
         """As transformers does it, and the same to a decoder's own embeddings, which it does not know of."""
         embeddings: nn.Embedding = super()._resize_token_embeddings(new_num_tokens, *args, **kwargs)

@@ -15,7 +15,7 @@ from attnkit.files.saved import CHECKPOINTS
 from attnkit.models.auto import AUTO_CLASSES
 from attnkit.models.checks import num_positions
 from attnkit.models.configuration_attnkit import AttnKitConfig, make_config
-from attnkit.models.foreign import FORMATS, check_generation, not_numbers, said_of, some
+from attnkit.models.foreign import FORMATS, check_generation, not_finite, said_of, some
 from attnkit.models.labels import LabelModel
 from attnkit.recipes.saved import model_path
 from attnkit.scaling.parameters import count_parameters
@@ -222,5 +222,5 @@ def check_weights(
             named = f"it has none named {body}…"
             remedy = IMPORT if model.config.model_type in FORMATS else "give a model that was saved with this head"
         raise UsageError(f"model {path}: these are not weights of {type(model).__name__} ({named}): {remedy}")
-    if damaged := not_numbers(model) - set(info["missing_keys"]):
-        raise UsageError(f"model {path}: holds no numbers (NaN) in {some(damaged)}: give one that did not diverge")
+    if damaged := not_finite(model) - set(info["missing_keys"]):
+        raise UsageError(f"model {path}: holds NaN or infinity in {some(damaged)}: give one that did not diverge")

@@ -217,7 +217,7 @@ def test_what_is_no_number_and_a_damaged_generation_config_are_named(finished: P
     for verb in ("generate", "evaluate"):
         code, _, errors = cli(verb, tmp_path / "model")
         assert (code, len(errors)) == (2, 1)
-        assert re.search(r"model .*: holds no numbers \(NaN\) in .* and \d+ more: give one", errors[0])
+        assert re.search(r"model .*: holds NaN or infinity in .* and \d+ more: give one", errors[0])
 
 
 def test_a_config_that_its_class_does_not_take_says_no_more(finished: Path, tmp_path: Path, cli: Cli) -> None:

@@ -108,6 +108,15 @@ def test_whole_numbers_are_points_too() -> None:
     assert predicted.tolist() == pytest.approx([9, 16], abs=1)
 
 
+def test_a_width_may_have_more_digits_than_points() -> None:
+    x, y, width = torch.rand(9), torch.rand(9), torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    values = kernel_regression(x, x, y, width)
+    assert values.dtype == torch.float32
+    assert values.equal(kernel_regression(x, x, y, 2.0))
+    values.sum().backward()
+    assert width.grad.dtype == torch.float64
+
+
 def test_what_does_not_fit_is_refused() -> None:
     x, y = torch.rand(20), torch.rand(20)
     for arguments, said in (
@@ -118,6 +127,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ((torch.rand(2, 2, 2), x, y), r"x_query must be floating .* \[2, 2, 2\]"),
         ((x, x, y, -1.0), "width must be at least 0 and finite, not -1"),
         ((x, x, y, float("nan")), "width must be at least 0 and finite, not nan"),
+        ((x, x, y, torch.tensor([float("nan")])), r"width must be finite, not \[nan\]"),
     ):
         with pytest.raises(ValueError, match=said):
             kernel_regression(*arguments)

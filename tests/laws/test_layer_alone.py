@@ -91,6 +91,11 @@ def test_sizes_that_no_layer_has() -> None:
         ({"num_heads": 4, "scorer_options": "x"}, "scorer_options must be a dict, not 'x'"),
         ({"num_heads": 4, "scorer": "additive", "scorer_options": {"width": 10**12}}, "1e.12: too large to be comp"),
         ({"num_heads": 4, "dropout": 1.5}, "dropout must be at least 0 and at most 1, not 1.5"),
+        ({"num_heads": 4, "bias": "no"}, "bias must be True or False, not 'no'"),
+        ({"num_heads": 4, "output_bias": 0}, "output_bias must be True or False, not 0"),
+        ({"num_heads": 4, "causal": None}, "causal must be True or False, not None"),
+        ({"num_heads": 4, "scorer": "location", "position": "rope"}, "scorer: order enters twice: 'location' knows"),
+        ({"num_heads": 4, "scorer": "uniform", "position": "rope"}, "'rope' works through the comparison of query"),
     ):
         with pytest.raises(UsageError, match=said):
             Attention(24, **sizes)

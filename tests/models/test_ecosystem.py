@@ -174,6 +174,16 @@ def test_a_vocabulary_grows_and_shrinks(architecture: str, shared: bool, tied: b
     assert (model.lm_head.weight is embedding.weight) is tied
 
 
+def test_padding_keeps_its_row() -> None:
+    config = AttnKitConfig(vocab_size=31, hidden_size=16, num_hidden_layers=1, pad_token_id=20)
+    model = AttnKitForCausalLM(config)
+    with pytest.raises(UsageError, match="new_num_tokens 20 leaves no row for pad_token_id 20: keep more than 20"):
+        model.resize_token_embeddings(20)
+    assert model.config.vocab_size == model.get_input_embeddings().num_embeddings == 31
+    model.resize_token_embeddings(21)
+    assert model.get_input_embeddings().num_embeddings == 21
+
+
 @torch.no_grad()
 def test_eight_bit_weights(tmp_path: Path) -> None:
     from transformers import QuantoConfig

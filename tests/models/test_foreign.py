@@ -97,8 +97,11 @@ def test_shapes_and_numbers_are_looked_at(model_type: str, folder: Folder, capsy
     given = folder(model_type)
     key = one_of_a_layer(given)
     shape = list(load_file(given / WEIGHTS)[key].shape)
-    rewrite(given, lambda name, tensor: torch.full_like(tensor, torch.nan) if name == key else tensor)
-    refuse(given, rf"no numbers \(NaN\) in {re.escape(key)}: ", capsys)
+    for wrong in (torch.nan, torch.inf, -torch.inf):
+        rewrite(given, lambda name, tensor, wrong=wrong: torch.full_like(tensor, wrong) if name == key else tensor)
+        refuse(given, rf"NaN or infinity in {re.escape(key)}: ", capsys)
+    rewrite(given, lambda name, tensor: tensor.sign().long() if name == key else tensor)
+    refuse(given, rf"whole numbers, which no weights are, in {re.escape(key)}: ", capsys)
     rewrite(given, lambda name, tensor: tensor[:-1].clone() if name == key else tensor)
     refuse(given, rf"{re.escape(key)} is \[{shape[0] - 1}.*\], not \[{shape[0]}", capsys)
 
@@ -113,6 +116,15 @@ def test_the_class_has_to_be_of_the_model_type(
     reword(given, architectures=[class_name])
     said = f"config.json: model_type '{model_type}' and architectures '{class_name}', of '{other}', disagree"
     refuse(given, said, capsys)
+
+
+@pytest.mark.parametrize("model_type", FORMATS)
+def test_more_layers_than_a_machine_holds_are_counted_without_them(
+    model_type: str, folder: Folder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given, name = folder(model_type), LAYERS.get(model_type, "num_hidden_layers")
+    reword(given, **{name: 10**9})
+    refuse(given, r"describes weights of .* GiB, and this machine has", capsys)
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
