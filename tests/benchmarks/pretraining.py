@@ -1,10 +1,12 @@
 """Speed and memory of pretraining beside HF `Trainer` with a model of transformers of equal shape, in one process.
 
-    python tests/benchmarks/pretraining.py [masked] [causal] [memory] [overhead] [--threads 1] [--rounds 5]
+    python tests/benchmarks/pretraining.py [masked] [lines] [causal] [memory] [overhead] [--threads 1] [--rounds 5]
 
 The same loop that a run uses, and `Trainer` as it comes, take their optimizer steps in turn (AdamW fused, no dropout on
 both sides), so that a drift of the machine meets them alike; what is printed is the CPU time that each spent, and the
-median over rounds of their ratio. Shape: 6 layers of width 384, vocabulary 16384, rows of 256 tokens.
+median over rounds of their ratio. Shape: 6 layers of width 384, vocabulary 16384, rows of 256 tokens. The table `lines`
+has the lines of Python's documentation in place of random rows, each a document of its own: packed and kept apart by
+masks here, padded to the longest of a batch there, with as many lines in a batch as have about as many tokens.
 """
 
 import argparse
@@ -24,6 +26,7 @@ from torch.utils.data import Dataset
 from transformers import (
     BertConfig,
     BertForMaskedLM,
+    DataCollatorForLanguageModeling,
     GPT2Config,
     GPT2LMHeadModel,
     PreTrainedModel,
@@ -34,8 +37,11 @@ from transformers import (
 from transformers.utils import logging
 
 from attnkit import AttnKitConfig, AttnKitForCausalLM, AttnKitForMaskedLM
+from attnkit.data import ObjectiveConfig, PretrainDataConfig, TokenizerConfig, python_docs, train_tokenizer
+from attnkit.data.objectives import objectives
 from attnkit.models.language import minimising
 from attnkit.models.loss import IGNORED, TokenLoss
+from attnkit.recipes.text import make_rows, read_documents
 from attnkit.training import run
 from attnkit.training.launch import make_accelerator
 from attnkit.training.loop import TrainingConfig, train
@@ -131,10 +137,21 @@ class SignallingTracker(Tracker):
         self.turns.step_ends()
 
 
-def train_ours(model: PreTrainedModel, rows: Rows, *, steps: int, turns: Turns, folder: Path) -> None:
+def train_ours(
+    model: PreTrainedModel,
+    rows: Any,
+    *,
+    steps: int,
+    turns: Turns,
+    folder: Path,
+    collate: Callable[..., Any] = collate,
+    batch_size: int = BATCH,
+) -> None:
     accelerator = make_accelerator()
     quiet = {"save_steps": 10**6, "eval_steps": 10**6, "log_steps": 10}
-    training = TrainingConfig(output_dir=str(folder / "ours"), max_steps=steps, per_device_batch_size=BATCH, **quiet)
+    training = TrainingConfig(
+        output_dir=str(folder / "ours"), max_steps=steps, per_device_batch_size=batch_size, **quiet
+    )
     with SignallingTracker(
         folder / "ours", tracking=TrackingConfig(progress=False), accelerator=accelerator
     ) as tracker:
@@ -142,11 +159,20 @@ def train_ours(model: PreTrainedModel, rows: Rows, *, steps: int, turns: Turns, 
         train(model, rows, collate=collate, training=training, accelerator=accelerator, tracker=tracker)
 
 
-def train_theirs(model: PreTrainedModel, rows: Rows, *, steps: int, turns: Turns, folder: Path) -> None:
+def train_theirs(
+    model: PreTrainedModel,
+    rows: Any,
+    *,
+    steps: int,
+    turns: Turns,
+    folder: Path,
+    collate: Callable[..., Any] = collate,
+    batch_size: int = BATCH,
+) -> None:
     arguments = TrainingArguments(
         output_dir=str(folder / "theirs"),
         max_steps=steps,
-        per_device_train_batch_size=BATCH,
+        per_device_train_batch_size=batch_size,
         optim="adamw_torch_fused",
         weight_decay=0.1,
         use_cpu=True,
@@ -185,6 +211,62 @@ def compare(masked: bool, rounds: int) -> None:
     print(f"{'masked' if masked else 'causal'} against Trainer + {peer}: {ratio:.2f} × tokens per second", end="")
     each = {name: BATCH * LENGTH / statistics.median(taken) for name, taken in seconds.items()}
     print(f" ({', '.join(f'{name} {rate:,.0f}' for name, rate in each.items())} tokens per CPU second)")
+
+
+class Counting:
+    """A collate function that adds up the tokens of its batches that are no padding."""
+
+    def __init__(self, collate: Callable[..., dict[str, torch.Tensor]]) -> None:
+        self.collate, self.batches = collate, list[tuple[int, int]]()
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        batch = self.collate(rows)
+        places = batch["input_ids"].numel()
+        mask = batch.get("attention_mask")
+        self.batches.append((places if mask is None else int(mask.sum()), places))
+        return batch
+
+
+def lines(rounds: int) -> None:
+    steps = rounds + 3
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "lines.txt"
+        file.write_text("\n".join(python_docs.documents()), encoding="utf-8")
+        data = PretrainDataConfig(source=str(file), documents="line", sequence_length=LENGTH, document_mask=True)
+        config = ObjectiveConfig(name="masked")
+        documents = read_documents(data, config)
+        objective_class = objectives["masked"]
+        extra = objective_class.extra_tokens(config, data=data)
+        tokenizer = train_tokenizer(documents.train_texts, TokenizerConfig(vocab_size=VOCAB), extra_tokens=extra)
+        objective = objective_class(tokenizer, config, data=data)
+        packed = make_rows(documents, tokenizer, objective=objective).train
+        encoded = tokenizer(list(documents.train_texts), truncation=True, max_length=LENGTH)["input_ids"]
+    alone = [{"input_ids": ids} for ids in encoded]
+    mean = statistics.mean(len(ids) for ids in encoded)
+    padded = Counting(DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15))
+    filled = Counting(objective)
+    batch_size = round(BATCH * LENGTH / mean)
+    seconds = interleaved(
+        {
+            "Trainer": lambda turns, folder: train_theirs(
+                theirs(True), alone, steps=steps, turns=turns, folder=folder, collate=padded, batch_size=batch_size
+            ),
+            "attnkit": lambda turns, folder: train_ours(
+                ours(True), packed, steps=steps, turns=turns, folder=folder, collate=filled
+            ),
+        },
+        rounds=rounds,
+    )
+    each = {}
+    for (name, taken), counted in zip(seconds.items(), (padded, filled), strict=True):
+        useful, places = (sum(column) for column in zip(*counted.batches, strict=True))
+        each[name] = useful / len(counted.batches) / statistics.median(taken)
+        print(f"{name}: {useful / places:.0%} of the places of a batch are tokens")
+    ratio = each["attnkit"] / each["Trainer"]
+    print(
+        f"masked, lines of {mean:.1f} tokens ({batch_size} in a batch of Trainer): {ratio:.2f} × "
+        f"useful tokens per second (Trainer {each['Trainer']:,.0f}, attnkit {each['attnkit']:,.0f} per CPU second)"
+    )
 
 
 def peak(step: Callable[[], None]) -> int:
@@ -279,6 +361,7 @@ def overhead(rounds: int) -> None:
 
 TABLES = {
     "masked": lambda rounds: compare(True, rounds),
+    "lines": lines,
     "causal": lambda rounds: compare(False, rounds),
     "memory": memory,
     "overhead": overhead,
