@@ -7,6 +7,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from accelerate import PartialState
+
 from attnkit.config.finetune_run import FinetuneRun, GridConfig
 from attnkit.errors import UsageError
 from attnkit.files.disk import replacing
@@ -71,6 +73,11 @@ def run_grid(
     path = Path(run.training.output_dir) / GRID
     if path.exists() and not taken:
         problems.append(f"training.output_dir: {path} is of no grid whose runs are there: choose another folder")
+    if run.training.push_to_hub is not None:
+        problems.append(
+            "training.push_to_hub: a grid has a model for each of its runs, and one repository holds one: leave it out, "
+            "and give it to a run with the best setting"
+        )
     if problems:
         raise UsageError("\n".join(dict.fromkeys(problems)))
     finished = [member for member in taken if is_finished(member)] if run.training.resume else []
@@ -86,8 +93,9 @@ def run_grid(
         figures = figures_of(summary, splits)
         groups.setdefault(setting, []).append(Member(seed=seed, folder=summary.parent, figures=figures))
     report = summarize(groups, best_metric=run.training.best_metric, best_mode=run.training.best_mode)
-    with writing(path), replacing(path) as unfinished:
-        unfinished.write_text(json_text(report, indent=2) + "\n", encoding="utf-8")
+    if PartialState().is_main_process:
+        with writing(path), replacing(path) as unfinished:
+            unfinished.write_text(json_text(report, indent=2) + "\n", encoding="utf-8")
     return say(report, path)
 
 

@@ -373,6 +373,9 @@ def test_a_grid_is_chosen_by_held_out_examples_and_reported_on_test_too(
     assert f"best of these: learning_rate {rate}, batch 16, by the mean of held-out loss" in said
     assert finetune(examples, folder, *flags) == 2
     assert "already holds a run; go on with the grid by --resume" in capsys.readouterr().err
+    assert finetune(examples, tmp_path / "pushed", *flags, "--push_to_hub", "some/one") == 2
+    assert "training.push_to_hub: a grid has a model for each of its runs" in capsys.readouterr().err
+    assert not (tmp_path / "pushed").exists()
     assert finetune(examples, folder, *flags, "--resume") == 0
     for words in (["evaluate"], ["predict", "--data.source", str(examples)], ["generate"]):
         capsys.readouterr()
