@@ -75,8 +75,8 @@ def run_grid(
         problems.append(f"training.output_dir: {path} is of no grid whose runs are there: choose another folder")
     if run.training.push_to_hub is not None:
         problems.append(
-            "training.push_to_hub: a grid has a model for each of its runs, and one repository holds one: leave it out, "
-            "and give it to a run with the best setting"
+            "training.push_to_hub: a grid has a model for each of its runs, and one repository holds one: leave it "
+            "out, and give it to a run with the best setting"
         )
     if problems:
         raise UsageError("\n".join(dict.fromkeys(problems)))
