@@ -120,8 +120,10 @@ def shape_problems(config: Any) -> Iterator[str]:
         yield f"cross_scorer is for architecture 'encoder-decoder', not {config.architecture!r}"
     if config.cross_scorer is None and config.cross_scorer_options is not None:
         yield "cross_scorer_options need a cross_scorer, whose options they are"
-    if config.hidden_act not in ACT2FN:
-        yield f"unknown hidden_act {config.hidden_act!r}: {nearest(config.hidden_act, ACT2FN)}"
+    for key in ("hidden_act", "output_transform_act"):
+        if (name := getattr(config, key)) not in ACT2FN:
+            yield f"unknown {key} {name!r}: {nearest(name, ACT2FN)}"
+            return  # of which the second follows the first
 
 
 def list_problems(config: Any) -> Iterator[str]:

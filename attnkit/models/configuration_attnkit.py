@@ -160,6 +160,8 @@ class AttnKitConfig(PreTrainedConfig):
     null for the first with a pooler, else the mean in an encoder and the last in a decoder."""
     output_transform: bool | None = None
     """linear, activation, norm before the output embedding; null for that in an encoder of one stream only."""
+    output_transform_act: str | None = None
+    """The activation there; null for `hidden_act`."""
     tie_word_embeddings: bool = True
     """The input embedding is the output embedding too."""
     share_encoder_decoder_embeddings: bool = True
@@ -200,6 +202,8 @@ class AttnKitConfig(PreTrainedConfig):
             self.output_bias = self.architecture == "encoder"
         if self.output_transform is None:
             self.output_transform = self.architecture == "encoder" and not self.two_stream
+        if self.output_transform_act is None:
+            self.output_transform_act = self.hidden_act
         if self.embedding_dropout is None:
             self.embedding_dropout = self.hidden_dropout
         if self.pooling is None:

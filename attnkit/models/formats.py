@@ -141,7 +141,9 @@ SAME_NAMES = (
     "label2id",
     "problem_type",
 )
-LANGUAGE_FIELDS = frozenset({"output_transform", "output_bias", "output_scale", "tie_word_embeddings"})
+LANGUAGE_FIELDS = frozenset(
+    {"output_transform", "output_transform_act", "output_bias", "output_scale", "tie_word_embeddings"}
+)
 POOLING_FIELDS = frozenset({"pooler", "pooling"})
 TWO_ENDS = {"num_labels": 2}
 

@@ -154,7 +154,6 @@ transform.norm      lm_head.layer_norm
 lm_head.weight      lm_head.decoder.weight
 lm_head.bias        lm_head.decoder.bias
 """
-ROBERTA_ACTIVATION = {"hidden_act": "gelu"}  # its transform has this one, whatever the blocks have
 ROBERTA_LABELS = """
 model.pooler.dense  classifier.dense
 score               classifier.out_proj
@@ -162,13 +161,13 @@ score               classifier.out_proj
 ROBERTA = replace(
     BERT,
     model_type="roberta",
-    constants=BERT.constants | {"position_counting": "unpadded"},
+    constants=BERT.constants | {"position_counting": "unpadded", "output_transform_act": "gelu"},
     read_more=read_roberta,
     write_more=write_roberta,
     heads={
         "RobertaModel": base(),
-        "RobertaForCausalLM": causal_lm("roberta.", ROBERTA_LANGUAGE, required=CAUSAL | ROBERTA_ACTIVATION),
-        "RobertaForMaskedLM": masked_lm("roberta.", ROBERTA_LANGUAGE, required=NOT_CAUSAL | ROBERTA_ACTIVATION),
+        "RobertaForCausalLM": causal_lm("roberta.", ROBERTA_LANGUAGE, required=CAUSAL),
+        "RobertaForMaskedLM": masked_lm("roberta.", ROBERTA_LANGUAGE, required=NOT_CAUSAL),
         "RobertaForSequenceClassification": sequence_labels("roberta.", ROBERTA_LABELS),
         "RobertaForTokenClassification": token_labels("roberta.", "score classifier"),
         "RobertaForQuestionAnswering": answers("roberta.", required=TWO_ENDS),

@@ -54,7 +54,7 @@ class Transform(nn.Module):
     def __init__(self, config: AttnKitConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.activation = ACT2FN[config.hidden_act]
+        self.activation = ACT2FN[config.output_transform_act]
         self.norm = build_norm(config)
 
     def forward(self, states: Tensor) -> Tensor:

@@ -315,6 +315,19 @@ def test_left_to_right_without_a_mask() -> None:
     assert worst_difference(to_hf(ours, "xlnet"), ours, inputs) < TOLERANCE[torch.float32]
 
 
+def test_the_transform_of_roberta_has_an_activation_of_its_own() -> None:
+    theirs = build("RobertaForMaskedLM", hidden_act="relu")
+    ours = from_hf(theirs)
+    assert (ours.config.hidden_act, ours.config.output_transform_act) == ("relu", "gelu")
+    inputs = inputs_of(theirs, "left")
+    for other in (ours, to_hf(ours, "roberta")):
+        assert worst_difference(theirs, other, inputs) < TOLERANCE[torch.float32]
+    bert = from_hf(build("BertForMaskedLM"))
+    bert.config.output_transform_act = "relu"
+    with pytest.raises(UsageError, match="bert' cannot say output_transform_act 'relu'"):
+        to_hf(bert, "bert")
+
+
 def test_what_has_no_field_is_refused() -> None:
     with pytest.raises(UsageError, match="bert: add_cross_attention True has no counterpart"):
         from_hf(build("BertLMHeadModel", add_cross_attention=True))
@@ -328,9 +341,6 @@ def test_what_has_no_field_is_refused() -> None:
         from_hf(build("XLNetModel", same_length=True, attn_type="uni"))
     with pytest.raises(UsageError, match="vocab_size and decoder_vocab_size differ"):
         from_hf(build("MarianModel", decoder_vocab_size=54))
-    with pytest.raises(UsageError, match="roberta: hidden_act 'relu' has no counterpart, only 'gelu' has one"):
-        from_hf(build("RobertaForMaskedLM", hidden_act="relu"))
-    assert from_hf(build("RobertaForTokenClassification", hidden_act="relu")).config.hidden_act == "relu"
     with pytest.raises(UsageError, match="llama: rope_type 'proportional' has no counterpart, only default, linear, "):
         from_hf(build("LlamaModel", rope_parameters={"rope_type": "proportional", "rope_theta": 500.0}))
     yarn = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "mscale": 0.5, "mscale_all_dim": 1.0}
