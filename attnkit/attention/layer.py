@@ -135,6 +135,7 @@ class Attention(nn.Module):
         number a layer is alone: it adds to the mask its own pattern, causality and documents, and raises `UsageError`
         for what does not fit.
         """
+        self.normalizer.begin()
         padding = None
         if past is None:
             check_backend(self, backend)

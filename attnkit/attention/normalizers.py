@@ -5,6 +5,7 @@ Shapes: B batch, H heads, Q queries, K keys.
 
 import math
 from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,12 @@ class Normalizer(nn.Module, ABC):
     @abstractmethod
     def forward(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
         """`allowed` is True where query and key may meet and broadcasts to the scores; None lets all pairs meet."""
+
+    def begin(self) -> None:
+        """A pass of the layer begins."""
+
+    def leave_out(self, padding: Tensor) -> None:
+        """Of the pass that has ended, the last queries [B, N] that are padding are to teach nothing."""
 
     def sink(self) -> Tensor | None:
         """The scores [H] of an extra key without a value that every query meets; None where there is no such key."""
@@ -212,8 +219,8 @@ class Stochastic(Normalizer):
     """In training all weight on one key drawn from softmax, without a gradient of its own: the draw is an action
     (Xu 2015, section 4.1). Afterwards all weight on the highest score.
 
-    The model adds to its loss, per row with loss L and over all draws a of all layers,
-        (L - b) · mean log p(a) - entropy_bonus · mean H(p),    b ← 0.9 b + 0.1 mean L
+    The model adds to its loss, over rows with loss L and share w of the labels, and over all draws a of a row's tokens
+        Σ w · ((L - b) · mean log p(a) - entropy_bonus · mean H(p)),    b ← 0.9 b + 0.1 mean L
     which is REINFORCE (Williams 1992) with a moving baseline.
     """
 
@@ -221,9 +228,9 @@ class Stochastic(Normalizer):
 
     def __init__(self, *, entropy_bonus: float = 0.01, num_heads: int) -> None:
         super().__init__(num_heads=num_heads)
+        at_least(0, "normalizer", entropy_bonus=entropy_bonus)
         self.entropy_bonus = entropy_bonus
-        self.log_probability: Tensor | None = None  # [B], the mean over heads and queries of the last draw
-        self.entropy: Tensor | None = None  # [B]
+        self.draws: tuple[Draws, ...] = ()  # of the last pass, one of each stream
         self.register_buffer("baseline", torch.zeros(()))
         self.register_buffer("has_baseline", torch.zeros((), dtype=torch.bool))
 
@@ -232,29 +239,64 @@ class Stochastic(Normalizer):
         init.zeros_(self.baseline)
         init.zeros_(self.has_baseline)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"draws": ()}  # a copy learns from draws of its own
+
+    def begin(self) -> None:
+        if not is_repeated_pass():
+            self.draws = ()
+
     def forward(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
         soft = masked_softmax(scores, allowed)
         if not self.training:
             return straight_through(soft.detach(), allowed)
-        empty = soft.sum(-1) == 0
-        draws = torch.multinomial((soft + empty[..., None]).flatten(0, 2), 1).view(*soft.shape[:-1], 1)
+        chances = soft.detach().nan_to_num()  # the loss is NaN where scores are
+        nothing = (chances.sum(-1, keepdim=True) == 0).to(chances.dtype)
+        choice = torch.multinomial((chances + nothing).flatten(0, 2), 1).view(*soft.shape[:-1], 1)
         logs = soft.clamp(min=torch.finfo(soft.dtype).tiny).log()
-        self.log_probability = logs.gather(-1, draws)[..., 0].masked_fill(empty, 0).mean((1, 2))
-        self.entropy = -(soft * logs).sum(-1).mean((1, 2))
-        return keep_allowed(torch.zeros_like(soft).scatter(-1, draws, 1.0), allowed)
+        meets = soft.detach().sum(-1) != 0
+        drawn = Draws(
+            log_probability=logs.gather(-1, choice)[..., 0].masked_fill(~meets, 0).sum(1),
+            entropy=-(soft * logs).sum(-1).sum(1),
+            number=meets.sum(1),
+        )
+        if not is_repeated_pass():
+            self.draws = (*self.draws, drawn)
+        return keep_allowed(torch.zeros_like(soft).scatter(-1, choice, 1.0), allowed)
 
-    def policy_loss(self, row_loss: Tensor) -> Tensor:
-        """The loss that teaches the last draw, from the losses [B] that followed it."""
-        if self.log_probability is None or self.entropy is None:
+    def leave_out(self, padding: Tensor) -> None:
+        if self.draws:
+            real = ~padding[:, -self.draws[0].number.shape[1] :]
+            self.draws = (Draws(*(each * real for each in self.draws[0])), *self.draws[1:])
+
+    def policy_loss(self, row_loss: Tensor, share: Tensor | None = None) -> Tensor:
+        """The loss that teaches the draws of the last pass, from the losses [B] that followed them, and the shares [B]
+        of the rows in it, which are equal where none are given. A row without a finite loss teaches nothing."""
+        if not self.draws:
             raise UsageError("normalizer 'stochastic' learns from the draws of the pass before its loss")
-        reward = row_loss.detach()
-        baseline = torch.where(self.has_baseline, self.baseline, reward.mean())
-        loss = ((reward - baseline) * self.log_probability - self.entropy_bonus * self.entropy).mean()
+        log_probability, entropy, number = (torch.cat(parts, dim=1).sum(1) for parts in zip(*self.draws, strict=True))
+        number = number.clamp(min=1)
+        counts = row_loss.isfinite()
+        reward = row_loss.detach().masked_fill(~counts, 0)
+        mean = reward.sum() / counts.sum().clamp(min=1)
+        baseline = torch.where(self.has_baseline, self.baseline, mean)
+        per_row = len(number) // len(row_loss)  # texts, of which several are read where one is to be chosen
+        advantage = (reward - baseline).masked_fill(~counts, 0).repeat_interleave(per_row)
+        share = torch.full_like(reward, 1 / len(reward)) if share is None else share
+        loss = (advantage * log_probability - self.entropy_bonus * entropy) / number
         with torch.no_grad():
-            self.baseline.copy_(0.9 * baseline + 0.1 * reward.mean())
-            self.has_baseline.fill_(True)
-        self.log_probability = self.entropy = None
-        return loss
+            self.baseline.copy_(torch.where(counts.any(), 0.9 * baseline + 0.1 * mean, self.baseline))
+            self.has_baseline.logical_or_(counts.any())
+        self.draws = ()
+        return (loss * share.repeat_interleave(per_row)).sum() / per_row
+
+
+class Draws(NamedTuple):
+    """What a pass has drawn for each query of a row, summed over heads."""
+
+    log_probability: Tensor  # [B, Q]
+    entropy: Tensor  # [B, Q]
+    number: Tensor  # [B, Q], of heads in which the query meets a key
 
 
 def is_repeated_pass() -> bool:

@@ -184,10 +184,13 @@ class Block(GradientCheckpointingLayer):
         update = self.feed_forward(self.feed_forward_residual.enter(block_input if self.parallel else states))
         return self.feed_forward_residual.leave(states, update)
 
+    def attentions(self) -> list[Attention]:
+        """The attention layers, that among the block's own tokens first."""
+        return [self.attention, self.cross_attention] if self.cross else [self.attention]
+
     def residual_projections(self) -> list[nn.Linear]:
         """The last projection of each part, whose outputs the residual sums up."""
-        attentions = [self.attention, self.cross_attention] if self.cross else [self.attention]
-        return [attention.o_proj for attention in attentions] + [self.feed_forward.down_proj]
+        return [attention.o_proj for attention in self.attentions()] + [self.feed_forward.down_proj]
 
 
 def build_attention(config: AttnKitConfig, **parts: Any) -> Attention:

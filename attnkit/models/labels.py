@@ -234,6 +234,7 @@ class AttnKitForMultipleChoice(LabelModel):
     def __init__(self, config: AttnKitConfig) -> None:
         super().__init__(config, with_pooler=True)
         self.score = nn.Linear(config.hidden_size, 1)
+        self.loss_function = label_loss
         self.post_init()
 
     @can_return_tuple
@@ -260,7 +261,7 @@ class AttnKitForMultipleChoice(LabelModel):
         outputs = self.read(**flat, **kwargs)
         pooled = self.pooled(outputs, input_ids=flat["input_ids"], attention_mask=flat["attention_mask"])
         logits = self.score(self.dropout(pooled)).view(-1, num_choices)
-        loss = None if labels is None else label_loss(logits, labels)
+        loss = None if labels is None else self.loss_function(logits, labels)
         if self.config.is_encoder_decoder:
             return Seq2SeqSequenceClassifierOutput(loss=loss, logits=logits, **inner_states(outputs, TWO_STACKS))
         return MultipleChoiceModelOutput(loss=loss, logits=logits, **inner_states(outputs, ONE_STACK[1:]))

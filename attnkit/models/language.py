@@ -72,7 +72,6 @@ class LanguageModel(AttnKitPreTrainedModel):
     architecture: str
     needs: tuple[str, str] | None = None
     """A field that has to be true, and what it is needed for."""
-    predicts_next = False  # whether the label of a token is predicted from the token before it
     token_loss: TokenLoss | None = None
     _tp_plan = {"lm_head": "colwise_gather_output"}
     _pp_plan: Any = {"lm_head": (["hidden_states"], ["logits"])}
@@ -146,7 +145,8 @@ class LanguageModel(AttnKitPreTrainedModel):
             return mean
         row_sums = torch.zeros(len(labels), dtype=nll.dtype, device=nll.device)
         row_sums.index_add_(0, predicted.nonzero()[:, 0], nll)
-        return mean + policy_loss(draws, row_sums / predicted.sum(-1))
+        number = predicted.sum(-1)
+        return mean + policy_loss(draws, row_sums / number, number=number, total=num_items_in_batch)
 
 
 @contextmanager
@@ -319,7 +319,9 @@ class AttnKitForPreTraining(LanguageModel):
         sentence_logits = self.seq_relationship(outputs.pooler_output)
         sentence_loss = None
         if next_sentence_label is not None:
-            sentence_loss = label_loss(sentence_logits, next_sentence_label)
+            # Draws of a normalizer learn from the tokens' loss where there is one.
+            of_sentences = self.loss_function if labels is None else label_loss
+            sentence_loss = of_sentences(sentence_logits, next_sentence_label)
             loss = sentence_loss if loss is None else loss + sentence_loss
         return PreTrainingOutput(
             loss=loss,

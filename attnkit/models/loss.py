@@ -143,13 +143,17 @@ def label_loss(logits: Tensor, labels: Tensor, *, num_items_in_batch: Tensor | i
     return fixed_cross_entropy(precise, labels.reshape(-1).to(flat.device), num_items_in_batch, IGNORED)
 
 
-def loss_with_policy(loss: Callable[..., Tensor], draws: list[Stochastic], *args: Any, **kwargs: Any) -> Tensor:
-    """The loss of a batch, and for each drawing normalizer its policy loss from the loss of each row."""
+def loss_with_policy(
+    loss: Callable[..., Tensor], draws: list[Stochastic], shifted: bool, *args: Any, **kwargs: Any
+) -> Tensor:
+    """The loss of a batch, and for each drawing normalizer its policy loss from the loss of each row. Where labels are
+    `shifted`, the first of a row is not predicted."""
 
     def of_row(value: Any, row: int) -> Any:
         return value[row : row + 1] if isinstance(value, Tensor) and value.ndim else value
 
-    batch_size = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.ndim).shape[0]
+    given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.ndim]
+    batch_size = len(given[0])
     per_row = {name: value for name, value in kwargs.items() if name != "num_items_in_batch"}
     with torch.no_grad():
         row_losses = [
@@ -158,10 +162,21 @@ def loss_with_policy(loss: Callable[..., Tensor], draws: list[Stochastic], *args
             )
             for row in range(batch_size)
         ]
-    return loss(*args, **kwargs) + policy_loss(draws, torch.stack(row_losses))
+    tokens = next((value for value in given if not value.is_floating_point() and value.ndim == 2), None)
+    if tokens is None:
+        number = torch.ones_like(row_losses[0]).expand(batch_size)
+    else:
+        number = (tokens[:, int(shifted) :] != IGNORED).sum(-1)
+    return loss(*args, **kwargs) + policy_loss(
+        draws, torch.stack(row_losses), number=number, total=kwargs.get("num_items_in_batch")
+    )
 
 
-def policy_loss(draws: list[Stochastic], row_loss: Tensor) -> Tensor:
-    """The losses of all drawing normalizers from the loss [B] of each row; a row without labels has none, but NaN."""
-    row_loss = torch.where(row_loss.isnan(), row_loss.nanmean(), row_loss)
-    return sum((draw.policy_loss(row_loss) for draw in draws), start=torch.zeros_like(row_loss[0]))
+def policy_loss(
+    draws: list[Stochastic], row_loss: Tensor, *, number: Tensor, total: Tensor | int | None = None
+) -> Tensor:
+    """The losses of all drawing normalizers from the loss [B] of each row, the number [B] of its labels, and the total
+    in the batch where this is a part of it. A row without labels has no finite loss."""
+    share = number / (number.sum().clamp(min=1) if total is None else total)
+    share = share.to(row_loss)
+    return sum((draw.policy_loss(row_loss, share) for draw in draws), start=torch.zeros_like(row_loss[0]))

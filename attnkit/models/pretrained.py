@@ -39,6 +39,7 @@ class AttnKitPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     pipeline_tag: str | None = None
     """The hub's word for what a head is for."""
+    predicts_next = False  # whether the label of a token is predicted from the token before it
     supports_gradient_checkpointing = True
     _no_split_modules = ["Block"]
     _supports_sdpa = True
@@ -127,7 +128,7 @@ class AttnKitPreTrainedModel(PreTrainedModel):
     def loss_function(self) -> Callable[..., Tensor]:
         """The loss of the head, with what teaches the draws of a stochastic normalizer added to it."""
         loss, draws = super().loss_function, self.draws()
-        return partial(loss_with_policy, loss, draws) if draws else loss
+        return partial(loss_with_policy, loss, draws, self.predicts_next) if draws else loss
 
     @loss_function.setter
     def loss_function(self, value: Callable[..., Tensor]) -> None:
@@ -136,6 +137,18 @@ class AttnKitPreTrainedModel(PreTrainedModel):
     def draws(self) -> list[Stochastic]:
         """The normalizers whose draws the loss has to teach."""
         return [module for module in self.modules() if isinstance(module, Stochastic) and module.training]
+
+    def activation_checkpointing_enable(
+        self, activation_checkpointing_kwargs: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        """As transformers does it. Raises `UsageError` for checkpoints that would leave draws untaught."""
+        reentrant = (activation_checkpointing_kwargs or {}).get("use_reentrant", False)
+        if reentrant and any(isinstance(module, Stochastic) for module in self.modules()):
+            raise UsageError(
+                "use_reentrant: the pass before the loss then has no gradients, from which normalizer 'stochastic' "
+                "learns; set it to False"
+            )
+        super().activation_checkpointing_enable(activation_checkpointing_kwargs, **kwargs)
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, Scorer | Position | Normalizer | Pattern):

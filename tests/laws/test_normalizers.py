@@ -1,10 +1,14 @@
 """What single normalizers promise beyond the laws of all."""
 
+import copy
+from typing import Any
+
 import pytest
 import torch
 
 import attnkit
 from attnkit.attention import normalizers
+from attnkit.errors import UsageError
 
 
 def test_sparsemax_is_the_projection_on_the_simplex() -> None:
@@ -93,7 +97,7 @@ def find_the_one_that_matters(*, with_policy: bool) -> float:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        drawing.log_probability = None
+        drawing.draws = ()
     ids, labels = sample(1000)
     with torch.no_grad():
         return (model.eval()(input_ids=ids).logits.argmax(-1) == labels).float().mean().item()
@@ -129,3 +133,88 @@ def test_draws_learn_the_same_with_activation_checkpointing(normalizer: str) -> 
 def test_a_policy_loss_without_a_pass_before_it_is_an_error() -> None:
     with pytest.raises(ValueError, match="learns from the draws of the pass before its loss"):
         normalizers["stochastic"](num_heads=1).policy_loss(torch.ones(2))
+
+
+SIZES = {"vocab_size": 37, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+
+def drawing_model(head: Any = attnkit.AttnKitForCausalLM, **fields: Any) -> Any:
+    torch.manual_seed(0)
+    return head(attnkit.AttnKitConfig(**SIZES | {"normalizer": "stochastic"} | fields)).train()
+
+
+def ids_of(*shape: int) -> torch.Tensor:
+    return torch.randint(3, 37, shape, generator=torch.Generator().manual_seed(1))
+
+
+def test_a_batch_without_a_finite_loss_teaches_no_baseline() -> None:
+    model, ids = drawing_model(), ids_of(4, 11)
+    baseline = model.model.decoder.layers[0].attention.normalizer.baseline
+    assert model(ids, labels=torch.full_like(ids, -100)).loss.isnan()
+    assert baseline == 0
+    states = torch.full((4, 11, 16), torch.inf)
+    assert model(inputs_embeds=states, labels=ids).loss.isnan()
+    assert baseline == 0
+    assert model(ids, labels=ids).loss.isfinite()
+    assert baseline > 0
+
+
+def test_draws_of_parts_of_a_batch_weigh_what_they_do_in_the_whole() -> None:
+    """The bonus drowns all else, and depends on no draw in one layer."""
+    model, ids = drawing_model(normalizer_options={"entropy_bonus": 1e6}), ids_of(4, 11)
+    labels = ids.clone()
+    labels[0, :7] = -100
+    whole = model(ids, labels=labels, num_items_in_batch=37).loss
+    parts = [model(ids[part], labels=labels[part], num_items_in_batch=37).loss for part in (slice(2), slice(2, None))]
+    torch.testing.assert_close(sum(parts), whole)
+    mean = model(ids, labels=labels).loss
+    torch.testing.assert_close(mean * int((labels[:, 1:] != -100).sum()), whole * 37)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_draws_nothing_that_counts(side: str) -> None:
+    model, ids = drawing_model(normalizer_options={"entropy_bonus": 1e6}), ids_of(4, 11)
+    alone = model(ids, labels=ids).loss
+    padding, real = torch.zeros(4, 9, dtype=torch.long), torch.ones_like(ids)
+    order = slice(None) if side == "right" else slice(None, None, -1)
+    padded, mask = (torch.cat([each, padding][order], dim=1) for each in (ids, real))
+    loss = model(padded, attention_mask=mask, labels=padded.masked_fill(mask == 0, -100)).loss
+    torch.testing.assert_close(loss, alone)
+
+
+def test_a_copy_learns_from_draws_of_its_own() -> None:
+    model, ids = drawing_model(), ids_of(2, 5)
+    model(ids)
+    copied = copy.deepcopy(model)
+    assert [len(it.draws()[0].draws) for it in (model, copied)] == [1, 0]
+    assert copied(ids, labels=ids).loss.isfinite()
+
+
+def test_checkpoints_that_leave_draws_untaught_are_refused() -> None:
+    with pytest.raises(UsageError, match="use_reentrant: the pass before the loss then has no gradients"):
+        drawing_model().activation_checkpointing_enable({"use_reentrant": True})
+    drawing_model(normalizer="gumbel").activation_checkpointing_enable({"use_reentrant": True})
+
+
+def test_draws_learn_in_every_head() -> None:
+    """Of texts among which one is to be chosen, and in both streams of a permuted one, too."""
+    ids, places = ids_of(3, 6), torch.eye(6)[None, :2].expand(3, -1, -1)
+    two_streams = {"architecture": "encoder", "position": "transformer_xl", "two_stream": True}
+    sentences = {"architecture": "encoder", "pooler": True, "type_vocab_size": 2}
+    for model, inputs in (
+        (drawing_model(attnkit.AttnKitForMultipleChoice), {"input_ids": ids[None], "labels": torch.tensor([1])}),
+        (
+            drawing_model(attnkit.AttnKitForPermutationLM, **two_streams),
+            {"input_ids": ids, "target_mapping": places, "labels": ids[:, :2]},
+        ),
+        (
+            drawing_model(attnkit.AttnKitForPreTraining, **sentences),
+            {"input_ids": ids, "next_sentence_label": torch.tensor([0, 1, 1])},
+        ),
+    ):
+        for draw in model.draws():
+            draw.entropy_bonus = 1.0
+        model(**inputs).loss.backward()
+        for name, parameter in model.named_parameters():
+            if name.endswith("q_proj.weight"):
+                assert parameter.grad.abs().max() > 0, f"{type(model).__name__}: {name}"

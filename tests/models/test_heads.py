@@ -112,7 +112,10 @@ def test_saved_and_loaded_by_its_auto_class(architecture: str, head: type, tmp_p
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
     inputs = inputs_of(model)
-    assert torch.equal(model(**inputs)[0], loaded.eval()(**inputs)[0])
+    weights = loaded.state_dict()
+    assert all(weights[key].equal(tensor) for key, tensor in model.state_dict().items())
+    # A product with one column rounds by where the column lies in memory, on some processors.
+    assert torch.allclose(model(**inputs)[0], loaded.eval()(**inputs)[0], atol=TOLERANCE)
     assert AutoConfig.from_pretrained(tmp_path).to_dict() == loaded.config.to_dict()
 
 
