@@ -15,6 +15,8 @@ from attnkit.errors import UsageError
 
 SEAL = "COMPLETE"
 STAGING = ".unfinished"
+MOVING = ".moving"
+"""What the place of new files is called from the moment on at which all of them are written."""
 
 
 def is_of_disk(error: Exception) -> bool:
@@ -95,7 +97,9 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def is_free(folder: Path) -> bool:
     """Whether nothing is in the way of a folder: it is not there, or empty, or was being filled when that was ended."""
-    return not folder.exists() or (folder.is_dir() and all(path.name == STAGING for path in folder.iterdir()))
+    if not folder.exists():
+        return True
+    return folder.is_dir() and ((folder / MOVING).is_dir() or all(path.name == STAGING for path in folder.iterdir()))
 
 
 @contextmanager
@@ -105,7 +109,7 @@ def filling(folder: Path, *, setting: str, last: str = SEAL) -> Iterator[Path]:
 
     Raises `UsageError`, naming the setting of the folder, where another process fills it.
     """
-    is_new, staging = not folder.exists(), folder / STAGING
+    is_new, staging, moving = not folder.exists(), folder / STAGING, folder / MOVING
     try:
         with claim(folder, setting=setting):
             shutil.rmtree(staging, ignore_errors=True)
@@ -113,9 +117,11 @@ def filling(folder: Path, *, setting: str, last: str = SEAL) -> Iterator[Path]:
             yield staging
             for path in [*staging.rglob("*"), staging]:
                 sync_to_disk(path)
-            for path in sorted(staging.iterdir(), key=lambda path: path.name == last):
+            shutil.rmtree(moving, ignore_errors=True)
+            staging.rename(moving)
+            for path in sorted(moving.iterdir(), key=lambda path: path.name == last):
                 path.replace(folder / path.name)
-            staging.rmdir()
+            moving.rmdir()
             sync_to_disk(folder)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)

@@ -88,7 +88,7 @@ def import_checkpoint(run: ImportRun) -> str:
     tokenizer = None
     if holds_tokenizer(source):
         tokenizer = load_tokenizer(source, named=f"source: {source}", remedy="import one that loads")
-    with writing(target, setting="target"), filling(target, setting="target") as staging:
+    with writing(target, setting="target"), filling(target, setting="target", last="config.json") as staging:
         model.save_pretrained(staging)
         if tokenizer is not None:
             tokenizer.save_pretrained(staging)
@@ -119,7 +119,7 @@ def export_checkpoint(run: ExportRun) -> str:
     """
     target, model = free_folder(run.target), load_own(run.path)
     tokenizer = None if find_tokenizer(run.path) is None else tokenizer_of(run.path)
-    with writing(target, setting="target"), filling(target, setting="target") as staging:
+    with writing(target, setting="target"), filling(target, setting="target", last="config.json") as staging:
         if run.format is None:
             save_with_code(model, staging, training=read_training(model_path(run.path)))
             said = f"{type(model).__name__} with its code in {target}: load it with trust_remote_code=True"

@@ -3,6 +3,8 @@
 import os
 import re
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -131,3 +133,35 @@ def test_a_folder_is_filled_whole_or_stays_as_it_was(is_new: bool, tmp_path: Pat
     with filling(folder, setting="key") as staging:
         (staging / "old").write_text("after")
     assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("old", "after")]
+
+
+@pytest.mark.parametrize("moves", range(4))
+def test_a_folder_is_free_that_was_being_filled(moves: int, tmp_path: Path) -> None:
+    """Killed after some of its files were there, the last of which is that which says that all are."""
+    folder, script = tmp_path / "it", tmp_path / "fill.py"
+    script.write_text(f"""
+import os, signal
+from pathlib import Path
+from attnkit.files.disk import filling
+
+replace, left = Path.replace, [{moves}]
+
+def counted(path, target):
+    if not left[0]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left[0] -= 1
+    return replace(path, target)
+
+with filling(Path({str(folder)!r}), setting="key", last="config.json") as staging:
+    for name in ("config.json", "b", "a"):
+        (staging / name).write_text("new")
+    Path.replace = counted
+""")
+    assert (subprocess.run([sys.executable, str(script)]).returncode == -9) is (moves < 3)
+    assert (folder / "config.json").exists() is (moves == 3)
+    assert is_free(folder) is (moves < 3)
+    if moves < 3:
+        with filling(folder, setting="key", last="config.json") as staging:
+            (staging / "config.json").write_text("newer")
+        assert not is_free(folder)
+        assert not list(folder.glob(".*"))
