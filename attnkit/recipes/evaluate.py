@@ -112,10 +112,11 @@ def find_text(run: EvaluateRun, tokenizer: PreTrainedTokenizerBase, *, objective
     if own is not None and (own.source, own.held_out_source) == (data.source, data.held_out_source):
         check_same_split(own, data)
         rows = find_rows(read_documents(data, run.objective), tokenizer, objective=objective)
-        name = f"the held-out part of {named(own.source)}"
-        return Scored(name=name, text=rows.held_out, unigram_loss=rows.unigram_loss)
-    is_training_text = own is not None and own.source == data.source
-    source: Any = data.held_out_source if is_training_text and data.held_out_source is not None else data.source
+        name = named(own.held_out_source or own.source)
+        part = "the held-out part" if own.held_out_source is None else "all"
+        return Scored(name=f"{part} of {name}", text=rows.held_out, unigram_loss=rows.unigram_loss)
+    is_given = data.held_out_source is not None and (own is None or own.held_out_source != data.held_out_source)
+    source: Any = data.held_out_source if is_given else data.source
     text = make_held_out(replace(data, source=source), tokenizer, objective=objective, config=run.objective)
     return Scored(name=f"all of {named(source)}", text=text, unigram_loss=None)
 

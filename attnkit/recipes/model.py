@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from attnkit.config.runs import ModelConfig
 from attnkit.errors import UsageError
@@ -180,10 +181,24 @@ def find_model(path: str) -> str:
 
 
 def has_two_stacks(path: str) -> bool:
-    """Whether a saved model reads one text and writes another. Raises `UsageError` if there is none."""
+    """Whether a saved model reads one text and writes another, or goes on from one.
+
+    Raises `UsageError` if there is none, and for an encoder, which does neither.
+    """
     place = find_model(path)
     with said_of(f"model {path}"):
-        return bool(AutoConfig.from_pretrained(place).is_encoder_decoder)
+        config = AutoConfig.from_pretrained(place)
+    if is_encoder(config):
+        raise UsageError(f"model {path}: an encoder writes nothing; `attnkit evaluate {path}` says its loss")
+    return bool(config.is_encoder_decoder)
+
+
+def is_encoder(config: PreTrainedConfig) -> bool:
+    """Whether a model is an encoder alone; of models of transformers, one that was saved to predict hidden tokens."""
+    if isinstance(config, AttnKitConfig):
+        return config.architecture == "encoder"
+    masked, causal = set(MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()), set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
+    return not config.is_encoder_decoder and bool(set(config.architectures or ()) & (masked - causal))
 
 
 def load_config(place: str, *, auto_class: Any, named: str, **fields: Any) -> PreTrainedConfig:

@@ -46,14 +46,16 @@ def warmup_stable_decay(optimizer: Optimizer, training: TrainingConfig) -> Lambd
 
     Until then the rate knows no end, so any checkpoint before can be decayed from: `training.from_checkpoint`.
     """
-    return optimization.get_wsd_schedule(
+    curve = optimization.get_wsd_schedule(
         optimizer,
         training.warmup_steps,
         training.num_decay_steps,
         num_training_steps=training.num_steps,
         decay_type="1-sqrt",
         min_lr_ratio=training.min_learning_rate / training.learning_rate,
-    )
+    ).lr_lambdas[0]
+    warmup = training.warmup_steps  # which would begin at the minimum there
+    return LambdaLR(optimizer, lambda step: step / warmup if step < warmup else curve(step))
 
 
 SCHEDULES: dict[str, Callable[[Optimizer, TrainingConfig], LambdaLR]] = {
@@ -68,8 +70,8 @@ SCHEDULES: dict[str, Callable[[Optimizer, TrainingConfig], LambdaLR]] = {
 def learning_rate(training: TrainingConfig) -> Callable[[int], float]:
     """Return step -> learning rate of the update after `step` updates, step = 0 … `max_steps` - 1.
 
-    Linear warm-up (from zero; `warmup_stable_decay`: from the minimum) is at the peak at step `warmup_steps`; the curve
-    would be at `min_learning_rate` at step `max_steps`, but for `constant` and `inverse_sqrt`, which have no end.
+    Linear warm-up from zero is at the peak at step `warmup_steps`; the curve would be at `min_learning_rate` at step
+    `max_steps`, but for `constant` and `inverse_sqrt`, which have no end.
     """
     optimizer = torch.optim.SGD(
         [torch.zeros(1)], lr=training.learning_rate

@@ -43,13 +43,15 @@ class TrainingConfig:
     base_num_hidden_layers: int | None = None
     """`transfer`: `model.num_hidden_layers` of the base."""
     schedule: Schedule = "cosine"
-    """How the learning rate moves after the warm-up."""
+    """How the learning rate moves after the warm-up. `cosine` and `linear` fall until `max_steps`, `inverse_sqrt` falls
+    without an end, `constant` stays at the peak; `warmup_stable_decay` stays there too, and then falls by 1 - √progress
+    over `decay_steps`."""
     warmup_steps: int = 100
-    """Optimizer steps of linear warm-up."""
+    """Optimizer steps of linear warm-up from zero."""
     decay_steps: int | None = None
     """`warmup_stable_decay`: optimizer steps of the decay at the end; a fifth of `max_steps` without it."""
     min_learning_rate: float = 0.0
-    """Learning rate at the end of the schedule."""
+    """Learning rate at the end of the schedule; of `inverse_sqrt` the lowest after the warm-up; `constant` has none."""
     weight_decay: float = 0.1
     """Decoupled weight decay of the matrices (Loshchilov 2019); biases, norms and vectors have none."""
     adam_beta1: float = 0.9
@@ -199,6 +201,11 @@ class TrainingConfig:
             found.append(
                 f"training.min_learning_rate: {self.min_learning_rate} must be less than training.learning_rate: "
                 f"{self.learning_rate}"
+            )
+        if self.schedule == "constant" and self.min_learning_rate > 0:
+            found.append(
+                f"training.min_learning_rate: {self.min_learning_rate} is never reached by schedule 'constant': leave "
+                "it out, or choose another training.schedule"
             )
         if self.schedule == "warmup_stable_decay" and self.warmup_steps + self.num_decay_steps > self.num_steps:
             found.append(

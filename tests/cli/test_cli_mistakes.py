@@ -12,7 +12,7 @@ import pytest
 import torch
 from command_line import Cli
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertForMaskedLM, BertLMHeadModel
 
 from attnkit.data.objectives import objectives
 
@@ -138,6 +138,17 @@ def test_a_classifier_is_no_language_model(finished: Path, tmp_path: Path, cli: 
         code, _, errors = cli(verb, tmp_path)
         assert (code, len(errors)) == (2, 1)
         assert re.search(r"these are not weights of AttnKitForCausalLM \(score\..*\): give a model", errors[0])
+
+
+def test_an_encoder_of_transformers_writes_nothing(finished: Path, tmp_path: Path, cli: Cli) -> None:
+    AutoTokenizer.from_pretrained(finished / "model").save_pretrained(tmp_path)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    BertForMaskedLM(BertConfig(vocab_size=290, **sizes)).save_pretrained(tmp_path)
+    code, _, errors = cli("generate", tmp_path)
+    assert (code, len(errors)) == (2, 1)
+    assert errors[0].endswith(f"an encoder writes nothing; `attnkit evaluate {tmp_path}` says its loss")
+    BertLMHeadModel(BertConfig(vocab_size=290, is_decoder=True, **sizes)).save_pretrained(tmp_path)
+    assert cli("generate", tmp_path, "--max_new_tokens", "1")[0] == 0
 
 
 def test_no_run_begins_inside_another(finished: Path, config: Path, cli: Cli) -> None:

@@ -46,6 +46,7 @@ def test_a_model_is_trained_for_every_objective(name: str, config: Path, pairs: 
     code, said, errors = cli("generate", run, "--prompt", "The cat", "--max_new_tokens", "5", "--temperature", "0")
     if objectives[name].architectures[0] == "encoder":
         assert (code, len(errors)) == (2, 1)
+        assert errors[0].endswith(f"model {run}: an encoder writes nothing; `attnkit evaluate {run}` says its loss")
     else:
         assert (code, errors) == (0, [])
         assert " ".join(said).startswith("The cat") == (objectives[name].architectures[0] == "decoder")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import Cli
+from command_line import Cli, sentences
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from attnkit.attention import scorers
@@ -99,6 +99,38 @@ def test_evaluate_scores_all_of_another_text(
     code, _, errors = cli("evaluate", "run")
     assert (code, len(errors)) == (2, 1)
     assert "gone.txt" in errors[0]
+
+
+@pytest.mark.parametrize("way", ["memory", "prepared", "streaming"])
+def test_evaluate_names_the_held_out_sources_of_the_run(way: str, config: Path, tmp_path: Path, cli: Cli) -> None:
+    """Where the run had its own, no part of its training text is scored."""
+    held_out = [tmp_path / f"held{number}.txt" for number in range(2)]
+    for number, path in enumerate(held_out):
+        path.write_text("\n\n".join(sentences(20, seed=number + 7)), encoding="utf-8")
+    flags = ["--config", config, "--data.held_out_source", f"[{held_out[0]}, {held_out[1]}]"]
+    flags += {"memory": [], "prepared": ["--data.prepared", tmp_path / "rows"], "streaming": ["--data.streaming=true"]}[
+        way
+    ]
+    assert way != "prepared" or cli("prepare", *flags)[0] == 0
+    code, _, errors = cli("pretrain", *flags, "--training.output_dir", tmp_path / "run")
+    assert (code, errors) == (0, [])
+    code, said, _ = cli("evaluate", tmp_path / "run")
+    assert code == 0
+    assert said[0].startswith(f"scored      all of {held_out[0]}, {held_out[1]}: 40 documents, ")
+    code, said, _ = cli("evaluate", tmp_path / "run", "--data.held_out_source", held_out[1])
+    assert code == 0
+    assert said[0].startswith(f"scored      all of {held_out[1]}: 20 documents, ")
+
+
+def test_evaluate_scores_a_held_out_source_that_is_given(finished: Path, tmp_path: Path, cli: Cli) -> None:
+    """Also of a model that no run is around, of which no training text is known."""
+    shutil.copytree(finished / "model", tmp_path / "model")
+    (tmp_path / "held.txt").write_text("The cat sees a dog.\n\nA tree.\n")
+    code, said, _ = cli(
+        "evaluate", tmp_path / "model", "--data.held_out_source", tmp_path / "held.txt", "--data.sequence_length=24"
+    )
+    assert code == 0
+    assert said[0].startswith(f"scored      all of {tmp_path / 'held.txt'}: 2 documents, ")
 
 
 def test_evaluate_does_not_split_the_own_text_anew(finished: Path, cli: Cli) -> None:

@@ -282,6 +282,9 @@ def test_settings_that_contradict_each_other_are_named(tmp_path: Path) -> None:
     ]
     minimum = settings(tmp_path, min_learning_rate=0.5).problems()
     assert minimum == ["training.min_learning_rate: 0.5 must be less than training.learning_rate: 0.001"]
+    [floor] = settings(tmp_path, schedule="constant", min_learning_rate=1e-4).problems()
+    assert floor.startswith("training.min_learning_rate: 0.0001 is never reached by schedule 'constant': leave it out")
+    assert not settings(tmp_path, schedule="inverse_sqrt", min_learning_rate=1e-4).problems()
     ramp = settings(tmp_path, ramp_steps=1, initial_accumulation_steps=3).problems()
     assert ramp == ["training.initial_accumulation_steps: 3 is more than training.gradient_accumulation_steps: 1"]
     assert settings(tmp_path, best_mode="best").problems() == ["training.best_mode: 'best' must be 'min' or 'max'"]
