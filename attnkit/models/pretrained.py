@@ -122,7 +122,9 @@ class AttnKitPreTrainedModel(PreTrainedModel):
         """As transformers saves a model, with a card beside it."""
         super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)
         if is_main_process:
-            write_card(self, save_directory)
+            # A class that came with a folder's own code is loaded from the new folder as from the old.
+            has_code = not type(self).__module__.startswith("attnkit.")
+            write_card(self, save_directory, auto_map=getattr(self.config, "auto_map", None) if has_code else None)
 
     @property
     def loss_function(self) -> Callable[..., Tensor]:

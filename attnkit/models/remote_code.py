@@ -54,6 +54,8 @@ def save_with_code(model: AttnKitPreTrainedModel, folder: str | Path, *, trainin
     files[entry] += "".join(
         f"\nfrom .{stem} import __doc__ as _{stem}  # noqa: E402, F401\n" for stem in [PUBLIC, *own]
     )
+    for module in {cls.__module__ for cls in entries.values()}:
+        files[flat_name(module)] += together(entries.values(), module)
     folder = Path(folder)
     model.save_pretrained(folder)
     for stem, text in files.items():
@@ -64,6 +66,13 @@ def save_with_code(model: AttnKitPreTrainedModel, folder: str | Path, *, trainin
     text = json.dumps(config | {"auto_map": auto_map}, indent=2, allow_nan=False)
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
     write_card(model, folder, training=training, auto_map=auto_map, overwrite=True)
+
+
+def together(classes: Iterable[type], module: str) -> str:
+    """What has transformers save the files of all heads along with those of one, as it follows imports."""
+    others = sorted({cls.__module__ for cls in classes} - {module})
+    lines = [f"    from .{flat_name(other)} import __doc__ as _doc  # noqa: F401" for other in others]
+    return "\n".join(["\n\nif False:  # never imported, as one needs the other, but saved with this file", *lines, ""])
 
 
 def own_sources(config: AttnKitConfig) -> dict[str, Path]:

@@ -110,8 +110,8 @@ def padding_of_a_source(**fields: Any) -> None:
 
 @torch.no_grad()
 def reload_equals_saved(**fields: Any) -> None:
-    """A saved model comes back with the same weights, bit for bit, and the same logits, whatever the class is told about
-    it. Logits are rounded by where weights lie in memory, on some processors."""
+    """A saved model comes back with the same weights, bit for bit, and the same logits, whatever the class is told
+    about it. Logits are rounded by where weights lie in memory, on some processors."""
     model, ids = build_model(**fields), sample_ids()
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)

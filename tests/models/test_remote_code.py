@@ -30,6 +30,9 @@ for folder, auto_class in json.loads(sys.argv[1]).items():
         torch.save(model(**inputs)[0], folder + "/outputs.pt")
     if auto_class == "AutoModelForCausalLM":
         model.generate(inputs["input_ids"], max_new_tokens=3, do_sample=False)
+        model.save_pretrained(folder + "/again")
+        transformers.AutoModelForTokenClassification.from_pretrained(folder + "/again", trust_remote_code=True)
+        assert "trust_remote_code=True" in open(folder + "/again/README.md").read()
 """
 OWN_SCORER = '''
 """A scorer of one's own."""
