@@ -27,6 +27,7 @@ from attnkit.recipes.folder import (
     open_run,
     opened,
     resolve,
+    said_of_stop,
     save_model,
     say_changes,
 )
@@ -309,6 +310,7 @@ def summarize(
         "notes": notes(prepared),
         "steps": result.steps,
         "best_step": result.best_step,
+        "stopped_early": said_of_stop(result),
         "tokens_seen": result.tokens_seen,
         "seconds": round(result.seconds, 1),
         "baseline": baseline(prepared),
@@ -357,6 +359,7 @@ def say(summary: dict[str, Any]) -> str:
         "rows": f"of at most {summary['sequence_length']:,} tokens",
         **{f"cut, {split.replace('_', '-')}": "; ".join(said) for split, said in summary["notes"].items()},
         "training": f"{summary['tokens_seen']:,} tokens seen, {summary['steps']:,} steps, {summary['seconds']:,.0f} s",
+        "stopped": summary.get("stopped_early"),  # summaries of earlier runs say nothing of it
         "held-out": say_figures(
             summary["held_out"],
             summary["intervals"]["held_out"],

@@ -27,6 +27,7 @@ from attnkit.recipes.inputs import absolute_data, is_path
 from attnkit.recipes.saved import TOKENIZER
 from attnkit.training.checkpoint import check_intact, newest_complete
 from attnkit.training.launch import check_shared_folder, on_main
+from attnkit.training.loop import TrainResult
 from attnkit.training.run_folder import LOG, check_output_folder, open_output_folder, refuse_foreign_files, writing
 from attnkit.training.settings import TrainingConfig
 from attnkit.training.tracking import Tracker, read_log
@@ -190,6 +191,14 @@ def save_model(
         model.save_pretrained(staging)
         tokenizer.save_pretrained(staging)
         write_run_card(run, model, staging, summary=summary, use=use)
+
+
+def said_of_stop(result: TrainResult) -> str | None:
+    """Where and why a run was over before its time, if it was, and of which step the saved model is."""
+    if result.stop_reason is None:
+        return None
+    saved = result.steps if result.best_step is None else result.best_step
+    return f"{result.stop_reason}; the saved model is that of step {saved:,}"
 
 
 def conclude(run: PretrainRun | FinetuneRun, summary: dict[str, Any], *, said: str) -> str:

@@ -27,6 +27,7 @@ from attnkit.recipes.folder import (
     open_run,
     opened,
     resolve,
+    said_of_stop,
     save_model,
     say_changes,
 )
@@ -210,6 +211,7 @@ def summarize(prepared: Prepared, result: TrainResult) -> dict[str, Any]:
         "scorer": model.config.scorer if isinstance(model.config, AttnKitConfig) else None,
         "parameters": model.num_parameters(),
         "steps": result.steps,
+        "stopped_early": said_of_stop(result),
         "tokens_seen": result.tokens_seen,
         "seconds": round(result.seconds, 1),
         "text": figures_of_text(prepared.rows.sources, duplicates=prepared.rows.duplicates),
@@ -245,6 +247,7 @@ def say(summary: dict[str, Any]) -> str:
         "model": f"{summary['model_type']}, {kind}{summary['parameters']:,} parameters",
         "text": say_text(summary["text"]).replace("\n", "\n" + " " * 12),
         "training": f"{summary['tokens_seen']:,} tokens seen, {summary['steps']:,} steps, {summary['seconds']:,.0f} s",
+        "stopped": summary.get("stopped_early"),  # summaries of earlier runs say nothing of it
         "held-out": say_held_out(summary["held_out"]),
         "sample": sampled and " ".join(f"{sampled['prompt']} ▸ {sampled['continuation']}".split()),
         "saved": summary["model"],

@@ -65,6 +65,15 @@ class Progress:
         self.evaluations_since_best += 1
         return False
 
+    def said_of_stop(self, *, metric: str, max_steps: int) -> str | None:
+        """Why the run is over before its time, if it is, in words."""
+        if not self.stopped_early:
+            return None
+        number = self.evaluations_since_best
+        times = f"{number:,} evaluations in a row" if number > 1 else "an evaluation"
+        than = "" if self.best_step is None else f" than that of step {self.best_step:,}"
+        return f"at step {self.step:,} of {max_steps:,}, as {times} brought no better {metric}{than}"
+
     def state(self) -> dict[str, Any]:
         """The counters as a dictionary that JSON can hold."""
         return asdict(self)

@@ -74,6 +74,8 @@ class TrainResult:
     """A signal ended the run before its time; the checkpoint is written, and the caller should exit with 0."""
     stopped_early: bool
     """`training.patience` ran out."""
+    stop_reason: str | None
+    """Where and why it did, in words."""
 
 
 @dataclass(kw_only=True)
@@ -326,7 +328,12 @@ class Run:
         progress.stopped_early = training.patience is not None and progress.evaluations_since_best >= training.patience
         if progress.step == training.num_steps and not math.isfinite(metrics.get("loss", 0.0)):
             raise UsageError(f"step {progress.step}: the held-out loss is {metrics['loss']}; {self._remedy()}")
+        if (reason := self._stop_reason()) is not None:
+            self.tracker.stop(progress.step, metrics, best_step=progress.best_step, reason=reason)
         return is_best
+
+    def _stop_reason(self) -> str | None:
+        return self.progress.said_of_stop(metric=self.training.best_metric, max_steps=self.training.num_steps)
 
     def _averaged(self) -> AbstractContextManager[Any]:
         return ExitStack() if self.average is None else self.average.in_model()
@@ -397,4 +404,5 @@ class Run:
             resumed_from=self.resumed_from,
             interrupted=self.interrupted,
             stopped_early=progress.stopped_early,
+            stop_reason=self._stop_reason(),
         )

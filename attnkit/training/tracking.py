@@ -145,6 +145,11 @@ class Tracker:
                 self._bar.update(self._task, held_out=f"{metrics[BITS]:.3f} bits/byte")
             self.note(f"step {step}/{self._max_steps}  held-out {said}")
 
+    def stop(self, step: int, metrics: Mapping[str, float], *, best_step: int | None, reason: str) -> None:
+        """Record that a run is over before its time, at an evaluation with these metrics, and say why."""
+        self._log_record("stop", step, {"loss": metrics.get("loss"), "best_step": best_step})
+        self.note(f"stopped {reason}")
+
     def announce(self, text: str) -> None:
         """Say a line where progress is shown."""
         if self._bar is not None or self._lines:
@@ -155,11 +160,14 @@ class Tracker:
         if self._main:
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def _record(self, kind: str, step: int, figures: Mapping[str, float]) -> None:
+    def _log_record(self, kind: str, step: int, figures: Mapping[str, float | None]) -> None:
         if self._log is not None:
             with writing(self.log_path):
                 self._log.write(_line({"kind": kind, "step": step, **figures}))
                 self._log.flush()
+
+    def _record(self, kind: str, step: int, figures: Mapping[str, float]) -> None:
+        self._log_record(kind, step, figures)
         if self._sending:
             self._accelerator.log({f"{kind}/{name}": value for name, value in figures.items()}, step=step)
 

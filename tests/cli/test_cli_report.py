@@ -3,11 +3,14 @@
 import html
 import json
 import os
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import torch
 from command_line import Cli
+from safetensors.torch import load_file
 
 from attnkit.data.source_files import file_hash
 from attnkit.errors import UsageError
@@ -50,6 +53,38 @@ def test_the_page_holds_all_of_a_pretrained_run(finished: Path) -> None:
     assert page.tags.count("img") == 1
     for word in ("bits/byte", "nats/token", "packages.torch", "files.0.hash", " ▸ ", "Pretrained by attnkit"):
         assert word in page.text
+
+
+@pytest.mark.parametrize("verb", ["pretrain", "finetune"])
+def test_a_run_that_stops_early_says_so_and_whose_model_is_saved(
+    verb: str, cli: Cli, config: Path, finished: Path, tmp_path: Path
+) -> None:
+    lines = [json.dumps({"text": f"{w} {n}", "label": w}) for n in range(20) for w in ("cat", "dog")]
+    (tmp_path / "labels.jsonl").write_text("\n".join(lines))
+    words = {
+        "pretrain": ("--config", config),
+        "finetune": ("--model.path", finished, "--data.source", tmp_path / "labels.jsonl", *TRAINING),
+    }[verb]
+    folder, stops = tmp_path / "run", ("--training.max_steps=40", "--training.eval_steps=1", "--training.patience=2")
+    rate = ("--training.learning_rate=9", "--training.max_grad_norm=null", "--training.save_steps=50")
+    code, said, errors = cli(verb, *words, *stops, *rate, "--training.output_dir", folder)
+    assert (code, errors) == (0, [])
+    stopped = json.loads((folder / "summary.json").read_text())["stopped_early"]
+    reason = r"at step (\d+) of 40, as 2 evaluations in a row brought no better loss than that of step (\d+)"
+    found = re.fullmatch(rf"{reason}; the saved model is that of step (\d+)", stopped)
+    assert found is not None
+    step, best, saved = map(int, found.groups())
+    assert (step, saved) == (best + 2, best)
+    assert any(re.fullmatch(f"stopped {reason}", line) for line in said)  # while it runs, and then in the summary
+    assert any(re.fullmatch(f"stopped +{re.escape(stopped)}", line) for line in said)
+    assert stopped in check_page(folder).text
+    assert f"| stopped_early | {stopped} |" in (folder / "model" / "README.md").read_text()
+    model, *checkpoints = [
+        load_file(folder / path / "model.safetensors")
+        for path in ("model", f"checkpoints/step-{best:06}", f"checkpoints/step-{step:06}")
+    ]
+    same = [all(torch.equal(model[name], weights[name]) for name in model) for weights in checkpoints]
+    assert same == [True, False]
 
 
 def test_what_is_said_on_the_page_is_text_and_no_tag() -> None:

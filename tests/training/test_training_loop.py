@@ -193,6 +193,11 @@ def test_patience_survives_a_resume(tmp_path: Path, accelerator: Accelerator) ->
     for _ in range(2):  # a run that has stopped stays stopped
         result = run(causal_model(), text_rows(4), more, accelerator=accelerator, evaluate=evaluate)
         assert (result.steps, result.stopped_early, result.best_step) == (4, True, 1)
+        assert result.stop_reason == (
+            "at step 4 of 10, as 3 evaluations in a row brought no better loss than that of step 1"
+        )
+        stops = [record for record in read_log(tmp_path / "log.jsonl") if record["kind"] == "stop"]
+        assert stops == [{"kind": "stop", "step": 4, "loss": 2.0, "best_step": 1}]
 
 
 def test_a_batch_without_labels_is_refused(tmp_path: Path, accelerator: Accelerator) -> None:
