@@ -23,9 +23,9 @@ from attnkit.recipes.folder import (
     MODEL,
     check_places,
     check_same_run,
+    claimed,
     conclude,
     open_run,
-    opened,
     resolve,
     said_of_stop,
     save_model,
@@ -92,7 +92,7 @@ def finetune_once(run: FinetuneRun) -> str:
     """
     accelerator = accelerator_of(run)
     prepared = prepare(run, accelerator)
-    with opened(prepared.folder, lambda: begin(prepared), accelerator=accelerator):
+    with claimed(prepared.folder, accelerator=accelerator):
         return train_prepared(run, prepared, accelerator=accelerator)
 
 
@@ -140,6 +140,7 @@ def train_prepared(run: FinetuneRun, prepared: Prepared, *, accelerator: Acceler
             training=training,
             accelerator=accelerator,
             tracker=tracker,
+            begin=lambda: begin(prepared),
             evaluate=lambda model: judge_split("held_out", model).figures,
             tokenizer=tokenizer,
         )

@@ -1,6 +1,6 @@
 """What every training run keeps in its folder: resolved config and tokenizer first, model and summary at the end."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -129,16 +129,15 @@ def say_changes(changes: list[str], *, tracker: Tracker) -> None:
 
 
 @contextmanager
-def opened(folder: Path, begin: Callable[[], None], *, accelerator: Accelerator) -> Iterator[None]:
-    """The folder of a run, begun on the main process, and kept from other runs until this one is over."""
+def claimed(folder: Path, *, accelerator: Accelerator) -> Iterator[None]:
+    """The folder of a run, kept from other runs until this one is over."""
     with ExitStack() as stack:
 
-        def claim_and_begin() -> None:
+        def take() -> None:
             with writing(folder):
                 stack.enter_context(claim(folder, setting="training.output_dir"))
-            begin()
 
-        on_main(accelerator, claim_and_begin)
+        on_main(accelerator, take)
         yield
 
 
@@ -148,7 +147,11 @@ def open_run(run: Run, tokenizer: PreTrainedTokenizerBase, *, data: manifest.Man
     Raises `UsageError` if the folder is not to be written, or if what the run starts from would be deleted with it.
     """
     training, folder = run.training, Path(run.training.output_dir)
-    starting_points = [("model.path", run.model.path), ("tokenizer.path", run.tokenizer.path)]
+    starting_points = [
+        ("model.path", run.model.path),
+        ("tokenizer.path", run.tokenizer.path),
+        ("training.from_checkpoint", training.from_checkpoint),
+    ]
     for key, paths in vars(run.data).items():
         if is_path(key):
             entries = [paths] if isinstance(paths, str) else paths or []

@@ -23,9 +23,9 @@ from attnkit.recipes.folder import (
     MODEL,
     check_places,
     check_same_run,
+    claimed,
     conclude,
     open_run,
-    opened,
     resolve,
     said_of_stop,
     save_model,
@@ -94,7 +94,7 @@ def pretrain(run: PretrainRun) -> str:
         timeout=training.timeout,
     )
     prepared = prepare(run, accelerator)
-    with opened(prepared.folder, lambda: begin(prepared), accelerator=accelerator):
+    with claimed(prepared.folder, accelerator=accelerator):
         return train_prepared(run, prepared, accelerator=accelerator)
 
 
@@ -123,6 +123,7 @@ def train_prepared(run: PretrainRun, prepared: Prepared, *, accelerator: Acceler
             training=training,
             accelerator=accelerator,
             tracker=tracker,
+            begin=lambda: begin(prepared),
             evaluate=evaluate,
             metric_names=METRICS,
             tokenizer=prepared.tokenizer,

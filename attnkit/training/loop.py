@@ -24,6 +24,7 @@ def train(
     training: TrainingConfig,
     accelerator: Accelerator,
     tracker: Tracker,
+    begin: Callable[[], None] | None = None,
     evaluate: Evaluate | None = None,
     metric_names: Sequence[str] | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
@@ -39,7 +40,8 @@ def train(
     the gradient. `evaluate(bare_model)`
     returns metrics by name, equal on every process, `training.best_metric` among them; see `evaluation.evaluate_loss`.
     Given their names, `metric_names`, a wrong one is found before anything is written. Checkpoints carry the
-    `tokenizer`.
+    `tokenizer`. `begin()` writes what else the output folder is to hold from the start, on the main process, when the
+    checkpoint to go on from is loaded: a run that is refused leaves the folder as it was.
 
     Raises `UsageError` for impossible settings, an output folder that holds a run, missing processes, a checkpoint of
     another run, a batch without labels, too many steps in a row without a finite loss, and a disk that refuses.
@@ -50,6 +52,7 @@ def train(
         training=training,
         accelerator=accelerator,
         tracker=tracker,
+        begin=begin,
         evaluate=evaluate,
         metric_names=metric_names,
         tokenizer=tokenizer,

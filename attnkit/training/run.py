@@ -113,21 +113,17 @@ class Run:
         training: TrainingConfig,
         accelerator: Accelerator,
         tracker: Tracker,
+        begin: Callable[[], None] | None,
         evaluate: Evaluate | None,
         metric_names: Sequence[str] | None,
         tokenizer: PreTrainedTokenizerBase | None,
     ) -> "Run":
-        """Check all that can be checked, open the output folder, wrap the model, go back to a checkpoint if asked."""
+        """Check all that can be, wrap the model, go back to a checkpoint if asked, and only then open the folder."""
         bare = extract_model_from_parallel(model, keep_torch_compile=False)
         check(bare, rows, training=training, accelerator=accelerator, metric_names=metric_names)
         freeze(bare, training.frozen_layers)
-
-        def open_folder() -> None:
-            check_output_folder(training.output_dir, resume=training.resume, overwrite=training.overwrite)
-            open_output_folder(training.output_dir, overwrite=training.overwrite)
-            save_environment(accelerator, training.output_dir)
-
-        on_main(accelerator, open_folder)
+        place = {"resume": training.resume, "overwrite": training.overwrite}
+        on_main(accelerator, lambda: check_output_folder(training.output_dir, **place))
         outcome = outcome_of(bare, accelerator)
         equip(bare.to(accelerator.device), training, mixed_precision=accelerator.mixed_precision)
         divide_layers(bare, dividing_layers(accelerator))
@@ -148,6 +144,7 @@ class Run:
             utilization=Utilization(bare, training=training, accelerator=accelerator),
         )
         run._go_back(rows)
+        on_main(accelerator, lambda: run._open_folder(begin))
         tracker.start(step=run.progress.step, max_steps=training.num_steps)
         tracker.announce(run.plan())
         if training.warmup_steps >= training.num_steps:
@@ -178,6 +175,13 @@ class Run:
     def goes_on(self) -> bool:
         progress = self.progress
         return progress.step < self.training.num_steps and not (self.interrupted or progress.stopped_early)
+
+    def _open_folder(self, begin: Callable[[], None] | None) -> None:
+        """Write what the folder holds from the start, and delete the run that is to be overwritten."""
+        if begin is not None:
+            begin()
+        open_output_folder(self.training.output_dir, overwrite=self.training.overwrite)
+        save_environment(self.accelerator, self.training.output_dir)
 
     def _go_back(self, rows: TrainRows) -> None:
         """Load the checkpoint to go on from: the newest of this run, or the one at which it begins."""

@@ -3,6 +3,7 @@
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -90,6 +91,46 @@ def test_one_run_writes_into_a_folder_at_a_time(config: Path, tmp_path: Path, cl
         ):
             pass
     assert cli("pretrain", "--config", config, "--training.output_dir", run)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--training.seed", 5], "training.seed was 0 and is 5"),
+        (["--training.group_by_length", "true"], "that training.group_by_length sorts together was None and is 4"),
+        (["--training.max_steps", 3], "training.max_steps: 3 is less than the step of"),
+        (["--training.optimizer", "adafactor"], "or with another optimizer"),
+        (["--training.frozen_layers", 1], "it trained other parameters"),
+        (["--data.sequence_length", 16], "data.sequence_length was 24 and is 16"),
+        (["--model.hidden_size", 32], "model.hidden_size was 16 and is 32"),
+    ],
+)
+def test_a_refusal_to_go_on_leaves_the_folder_of_pretraining_as_it_was(
+    flags: list[str], said: str, config: Path, finished: Path, tmp_path: Path, cli: Cli
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    code, _, errors = cli("pretrain", "--config", config, "--training.output_dir", run, "--resume", *flags)
+    assert (code, len(errors)) == (2, 1)
+    assert said in errors[0]
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_a_run_whose_beginning_is_refused_leaves_no_folder(
+    config: Path, finished: Path, tmp_path: Path, cli: Cli
+) -> None:
+    start = finished / "checkpoints" / "step-000003"
+    flags = ["--training.from_checkpoint", start, "--training.seed", 5]
+    code, _, [error] = cli("pretrain", "--config", config, "--training.output_dir", tmp_path / "new", *flags)
+    assert (code, "training.seed was 0 and is 5" in error) == (2, True)
+    assert not (tmp_path / "new").exists()
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    flags = ["--training.from_checkpoint", run / "checkpoints" / "step-000003", "--overwrite"]
+    code, _, [error] = cli("pretrain", "--config", config, "--training.output_dir", run, *flags)
+    assert (code, f"training.overwrite: {run} holds training.from_checkpoint" in error) == (2, True)
+    assert (run / "summary.json").is_file()
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,62 @@ def again(reviews: Path, tmp_path: Path) -> Callable[..., int]:
     return go_on
 
 
+def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """What is in a folder and since when, by path."""
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mtime_ns, b"" if path.is_dir() else path.read_bytes())
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def damage(name: str) -> Callable[[Path], object]:
+    """What writes over the beginning of a file of the run."""
+    return lambda folder: (folder / name).write_bytes(b"{" * 40 + (folder / name).read_bytes()[40:])
+
+
+REFUSALS: dict[str, tuple[list[object], Callable[[Path], object] | None]] = {
+    "seed": (["--training.seed", 5], None),
+    "fewer steps": (["--training.max_steps", 1], None),
+    "grouping": (["--training.group_by_length", "true"], None),
+    "optimizer": (["--training.optimizer", "adafactor"], None),
+    "frozen": (["--training.frozen_layers", 1], None),
+    "model": (["--model.hidden_size", 32], None),
+    "data": (["--data.seed", 9], None),
+    "overwriting": (["--overwrite"], None),
+    "impossible": (["--training.learning_rate", -1], None),
+    "processes": (["--training.num_processes", 3], None),
+    "metric": (["--training.best_metric", "nothing"], None),
+    "tracker": (["--tracking.trackers", "[nothing]"], None),
+    "compiler": (["--training.compile_backend", "nothing"], None),
+    "damaged weights": ([], damage("checkpoints/step-000002/model.safetensors")),
+    "damaged state": ([], damage("checkpoints/step-000002/state.json")),
+    "damaged log": ([], damage("log.jsonl")),
+    "damaged config": ([], damage("config.yaml")),
+    "damaged manifest": ([], damage("data_manifest.json")),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSALS)
+def test_a_refusal_to_go_on_leaves_the_folder_as_it_was(
+    kind: str, again: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags, change = REFUSALS[kind]
+    if change is not None:
+        change(tmp_path / "run")
+    before = contents(tmp_path / "run")
+    assert "summary.json" in before
+    assert again("run", *flags) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert contents(tmp_path / "run") == before
+
+
+def test_a_run_goes_on_after_a_refusal(again: Callable[..., int], tmp_path: Path) -> None:
+    assert again("run", "--training.seed", 5) == 2
+    assert main(["finetune", "--config", str(tmp_path / "run" / "config.yaml"), "--resume"]) == 0
+    assert again("run", "--training.max_steps", 3) == 0
+    assert strict(tmp_path / "run" / "summary.json")["steps"] == 3
+
+
 OTHERS = {
     "task.metrics": "[accuracy]",
     "model.hidden_size": 32,

@@ -333,7 +333,7 @@ def test_a_checkpoint_of_another_run_is_refused(
     before = files(tmp_path)
     training = settings(tmp_path, **{"max_steps": 4, "resume": True, **changes})
     with pytest.raises(UsageError, match=message):
-        run(make_model(), rows, training, accelerator=accelerator)
+        run(make_model(), rows, training, accelerator=accelerator, begin=(tmp_path / "begun").touch)
     assert files(tmp_path) == before
 
 

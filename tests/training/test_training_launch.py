@@ -153,10 +153,12 @@ def test_no_two_batches_draw_the_same_random_numbers(seen: list[dict[str, Any]])
     assert len(set(drawn)) == len(drawn) == 8
 
 
-def test_every_process_learns_of_a_mistake(seen: list[dict[str, Any]]) -> None:
+def test_every_process_learns_of_a_mistake(two: Path, seen: list[dict[str, Any]]) -> None:
     assert seen[0]["errors"] == seen[1]["errors"]
     errors = seen[0]["errors"]
     assert "2 parameters take no part in the loss: pooler.weight, pooler.bias; remove them" in errors["unused"]
+    assert "training.seed was 0 and is 1; set it back or start a new run" in errors["refused"].replace("them", "it")
+    assert not (two / "refused" / "begun").exists()
     assert errors["nan"].startswith("step 1: the loss is nan")
     assert errors["processes"].startswith("this run has 2 processes but training.num_processes is 3; launch it with")
     assert errors["processes"].endswith(" --num_processes 3 SCRIPT, or set training.num_processes to 2")

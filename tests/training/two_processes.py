@@ -138,7 +138,16 @@ def errors(folder: Path, accelerator: Accelerator) -> dict[str, str]:
         error_of(lambda path=path: check_shared_folder(accelerator, path)) for path in (own / "run", folder / "run")
     ]
     assert not list(own.iterdir())
+
+    def refused() -> str:
+        """Going on with another seed, which is to be refused before anything is written."""
+        run(Bigram(), text_rows(8), settings(folder / "refused", max_steps=1), accelerator=accelerator)
+        go_on = settings(folder / "refused", max_steps=2, seed=1, resume=True)
+        begin = (folder / "refused" / "begun").touch
+        return error_of(lambda: run(Bigram(), text_rows(8), go_on, accelerator=accelerator, begin=begin))
+
     return {
+        "refused": refused(),
         "not shared": shared[0].replace("shared-1", "shared-0"),
         "shared": shared[1],
         "unused": error_of(train("unused", unused)),
