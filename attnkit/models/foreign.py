@@ -63,10 +63,13 @@ def load_hf(folder: Path) -> PreTrainedModel:
     model_class = getattr(transformers, class_name)
     check_memory(folder, model_class)
     with said_of(str(folder), remedy=REMEDY):
+        whole, imaginary = (tensors_of_kind(folder, letters) for letters in ("IUB", "C"))
+        if imaginary:
+            raise UsageError(f"complex numbers, which no weights are, in {some(imaginary)}{REMEDY}")
         model, info = model_class.from_pretrained(
             folder, output_loading_info=True, ignore_mismatched_sizes=True, local_files_only=True
         )
-    problems = list(weight_problems(model, info, whole=whole_numbers(folder)))
+    problems = list(weight_problems(model, info, whole=whole))
     if problems:
         raise UsageError(f"{folder}: {'; '.join(problems)}{REMEDY}")
     if info["unexpected_keys"]:
@@ -130,7 +133,7 @@ def named_class(file: Path) -> str:
 
 
 def weight_problems(model: PreTrainedModel, info: dict[str, Any], *, whole: set[str]) -> Iterator[str]:
-    """What is wrong with the weights that were read into a model, of which some are `whole` numbers in their files."""
+    """What is wrong with the weights that were read into a model, some of which are `whole` numbers in their files."""
     missing = set(info["missing_keys"])
     if missing:
         yield f"no weights for {some(missing)}"
@@ -152,12 +155,13 @@ def not_finite(model: PreTrainedModel) -> set[str]:
     return {key for key, tensor in model.state_dict().items() if not tensor.isfinite().all()}
 
 
-def whole_numbers(folder: Path) -> set[str]:
-    """The tensors that a checkpoint's files hold as whole numbers, of which loading makes fractions unasked."""
+def tensors_of_kind(folder: Path, letters: str) -> set[str]:
+    """The tensors in a checkpoint's files whose numbers are of a kind: I, U and B are whole, C are complex. Loading
+    makes others of them unasked."""
     found = set()
     for file in folder.glob("*.safetensors"):
         with safe_open(file, framework="pt") as tensors:
-            found |= {key for key in tensors.keys() if tensors.get_slice(key).get_dtype()[0] in "IUB"}  # noqa: SIM118
+            found |= {key for key in tensors.keys() if tensors.get_slice(key).get_dtype()[0] in letters}  # noqa: SIM118
     return found
 
 

@@ -100,9 +100,14 @@ def test_shapes_and_numbers_are_looked_at(model_type: str, folder: Folder, capsy
     for wrong in (torch.nan, torch.inf, -torch.inf):
         rewrite(given, lambda name, tensor, wrong=wrong: torch.full_like(tensor, wrong) if name == key else tensor)
         refuse(given, rf"NaN or infinity in {re.escape(key)}: ", capsys)
-    rewrite(given, lambda name, tensor: tensor.sign().long() if name == key else tensor)
-    refuse(given, rf"whole numbers, which no weights are, in {re.escape(key)}: ", capsys)
-    rewrite(given, lambda name, tensor: tensor[:-1].clone() if name == key else tensor)
+    for dtype in (torch.long, torch.bool, torch.complex64):
+        rewrite(given, lambda name, tensor, dtype=dtype: tensor.to(dtype) if name == key else tensor)
+        refuse(
+            given,
+            rf"{'complex' if dtype.is_complex else 'whole'} numbers, which no weights are, in {re.escape(key)}: ",
+            capsys,
+        )
+    rewrite(given, lambda name, tensor: tensor[:-1].real.clone() if name == key else tensor)
     refuse(given, rf"{re.escape(key)} is \[{shape[0] - 1}.*\], not \[{shape[0]}", capsys)
 
 

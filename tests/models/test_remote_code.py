@@ -172,7 +172,8 @@ def test_loads_where_attnkit_is_not_installed(tmp_path: Path) -> None:
     for jobs in (dict(others), dict([last])):
         load_without_attnkit(jobs, tmp_path)
     for folder, logits in expected.items():
-        assert torch.equal(logits, torch.load(f"{folder}/outputs.pt")), folder
+        # Some processors round by where weights lie in memory.
+        assert torch.allclose(logits, torch.load(f"{folder}/outputs.pt"), atol=1e-6), folder
 
 
 def test_a_part_without_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
