@@ -32,6 +32,15 @@ class AttnKitGenerationMixin(GenerationMixin):
                 ) from error
             raise
 
+    def _prefill(self, input_ids: Tensor, generation_config: GenerationConfig, *args: Any, **kwargs: Any) -> Any:
+        """As transformers does it. Raises `UsageError` where it would cut the source's mask with the prompt."""
+        if self.config.is_encoder_decoder and generation_config.prefill_chunk_size is not None:
+            raise UsageError(
+                "prefill_chunk_size: in an encoder-decoder transformers cuts the mask of the source to the length of a "
+                "part of the decoder's prompt; leave it out"
+            )
+        return cast(Any, super())._prefill(input_ids, generation_config, *args, **kwargs)
+
     def _prepare_position_ids_for_generation(self, *args: Any) -> Tensor:
         positions: Tensor = super()._prepare_position_ids_for_generation(*args)
         return positions + self.config.generation_offset

@@ -11,6 +11,7 @@ from torch._dynamo.utils import counters
 from transformers import CompileConfig, QuantizedCache
 
 from attnkit import AttnKitConfig, AttnKitForCausalLM, AttnKitForSeq2SeqLM
+from attnkit.errors import UsageError
 
 HEADS = {"decoder": AttnKitForCausalLM, "encoder-decoder": AttnKitForSeq2SeqLM}
 CASES = [(architecture, scorer) for architecture in HEADS for scorer in ("scaled_dot", "gaussian", "additive")]
@@ -77,6 +78,16 @@ def test_guessed_tokens_change_nothing(architecture: str, scorer: str) -> None:
     for assistant in (model, build(architecture, scorer, seed=1)):
         assert torch.equal(generate(model, inputs, assistant_model=assistant), expected)
     assert torch.equal(generate(model, inputs, prompt_lookup_num_tokens=3), expected)
+
+
+def test_a_prompt_in_parts_changes_nothing(architecture: str, scorer: str) -> None:
+    model, inputs = build(architecture, scorer), prompts()
+    if architecture == "decoder":
+        parts = generate(model, inputs, **LENGTH, prefill_chunk_size=2)
+        assert parts.equal(generate(model, inputs, **LENGTH))
+    else:
+        with pytest.raises(UsageError, match="prefill_chunk_size: in an encoder-decoder transformers cuts the mask"):
+            generate(model, inputs, **LENGTH, prefill_chunk_size=2)
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
