@@ -184,6 +184,13 @@ class StreamedRows:
         """What became of the text of each source so far, a text of several epochs once for each."""
         return [source.account for source in self.sources]
 
+    def first(self, num_rows: int) -> list[int]:
+        """How many of the first rows are of each source; no fewer of them than are read."""
+        taken = self.taken.copy()
+        for position in range(self.position, num_rows):
+            taken[self._source_of(position, taken)] += 1
+        return [int(number) for number in taken]
+
     def __getitems__(self, positions: list[int]) -> list[Row]:
         """The rows at rising positions. Going back starts anew from the first row."""
         rows = []
@@ -196,11 +203,15 @@ class StreamedRows:
         return rows
 
     def _next(self) -> Row:
-        number = int(np.argmax(self.shares * (self.position + 1) - self.taken))
+        number = self._source_of(self.position, self.taken)
         row = next(self.sources[number].reading)
         self.position += 1
         self.taken[number] += 1
         return row
+
+    def _source_of(self, position: int, taken: np.ndarray) -> int:
+        """The source of a row, with the rows that are taken of each before it."""
+        return int(np.argmax(self.shares * (position + 1) - taken))
 
     def mark(self) -> Mark:
         """Where reading has come to: quick, as it is asked for at each step."""

@@ -19,8 +19,8 @@ from attnkit.training.run_folder import DATA_MANIFEST, writing
 Manifest = dict[str, Any]
 
 
-def of_text(documents: Documents, rows: Rows) -> Manifest:
-    """The data of a pretraining run. Files that are streamed have no hash: they are not read for that alone."""
+def of_text(documents: Documents, rows: Rows, *, rows_seen: int = 0) -> Manifest:
+    """The data of a pretraining run that was trained on so many rows. Files that are streamed have no hash: they are not read for that alone."""
     data = documents.data
     if data.prepared is None:
         files = list(source_files(names_of(documents), hashed=not data.streaming))
@@ -28,7 +28,7 @@ def of_text(documents: Documents, rows: Rows) -> Manifest:
         files = read_manifest(Path(data.prepared)).files  # the text itself may be gone
     return {
         "files": [asdict(file) for file in files],
-        "train": figures_of_text(rows.sources, duplicates=rows.duplicates),
+        "train": figures_of_text(rows.sources(rows_seen=rows_seen), duplicates=rows.duplicates),
         "held_out": vars(rows.held_out.account),
     }
 

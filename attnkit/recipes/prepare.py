@@ -9,10 +9,10 @@ from attnkit.errors import UsageError
 from attnkit.files.disk import is_free
 from attnkit.recipes.inputs import absolute_data, tokenizer_path
 from attnkit.recipes.text import (
-    HELD_OUT_PART,
     figures_of_text,
     get_tokenizer,
     held_out_account,
+    held_out_setting,
     read_documents,
     say_text,
     source_accounts,
@@ -57,7 +57,7 @@ def prepare(run: PretrainRun) -> str:
     # Of the accounts alone: the rows themselves would fill the memory that they were written in.
     accounts = manifest.accounts_by_group()
     sources = source_accounts(accounts, documents=documents, objective=objective)
-    held_out = held_out_account(accounts, named=HELD_OUT_PART)
+    held_out = held_out_account(accounts, named=held_out_setting(data))
     lines = {
         "text": say_text(figures_of_text(sources, duplicates=manifest.duplicates)),
         "held-out": say_text({**vars(held_out), "sources": {}}),

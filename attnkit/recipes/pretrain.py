@@ -196,7 +196,8 @@ def finish(prepared: Prepared, result: TrainResult) -> str:
     save_model(prepared.run, model, tokenizer=prepared.tokenizer, summary=summary)
     plot_loss(folder / LOG, folder / LOSS_CURVE, reference=prepared.rows.unigram_loss)
     if prepared.run.data.streaming:  # only now it is known what became of the text
-        manifest.save(manifest.of_text(prepared.documents, prepared.rows), folder)
+        data = manifest.of_text(prepared.documents, prepared.rows, rows_seen=result.rows_seen)
+        manifest.save(data, folder)
     write_page(folder, summary, said=say(summary))
     return conclude(prepared.run, summary, said=say(summary))
 
@@ -215,7 +216,7 @@ def summarize(prepared: Prepared, result: TrainResult) -> dict[str, Any]:
         "stopped_early": said_of_stop(result),
         "tokens_seen": result.tokens_seen,
         "seconds": round(result.seconds, 1),
-        "text": figures_of_text(prepared.rows.sources, duplicates=prepared.rows.duplicates),
+        "text": figures_of_text(prepared.rows.sources(rows_seen=result.rows_seen), duplicates=prepared.rows.duplicates),
         "held_out": held_out_figures(
             loss, prepared.rows.held_out, unigram_loss=prepared.rows.unigram_loss, objective=prepared.objective
         ),

@@ -34,7 +34,6 @@ from attnkit.training.launch import on_main
 if TYPE_CHECKING:
     import datasets
 
-HELD_OUT_PART = "data.held_out_fraction: the documents held out"
 LARGEST_EXPONENT = 700  # of e, in double precision
 
 
@@ -46,6 +45,8 @@ class SourceAccount:
     account: Account
     repeats: float
     """How often its rows are in the mix, in the mean."""
+    trained_rows: int | None = None
+    """Of a source that is streamed: its rows that were trained on, a row of several epochs once for each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,18 +65,20 @@ class Rows:
     held_out: HeldOut
     made: list[SourceAccount]
     """Of each source, where all rows are there before they are read."""
-    duplicates: int
-    """Documents left out because the same text is there already."""
+    duplicates: int | None
+    """Documents left out because the same text is there already; None where they are not counted, of a stream."""
     unigram_loss: float | None  # nats per token; None for rows that are not there before they are read
 
-    @property
-    def sources(self) -> list[SourceAccount]:
-        """What became of the text of each source, if it is streamed so far."""
+    def sources(self, *, rows_seen: int) -> list[SourceAccount]:
+        """What became of the text of each source, if it is streamed so far: after so many rows were trained on."""
         if not isinstance(self.train, StreamedRows):
             return self.made
         names = [source.name for source in self.train.documents.sources]
-        accounts = zip(names, self.train.accounts, strict=True)
-        return [SourceAccount(name=name, account=account, repeats=1) for name, account in accounts]
+        accounts = zip(names, self.train.accounts, self.train.first(rows_seen), strict=True)
+        return [
+            SourceAccount(name=name, account=account, repeats=1, trained_rows=trained)
+            for name, account, trained in accounts
+        ]
 
 
 def read_documents(data: PretrainDataConfig, objective: ObjectiveConfig) -> Documents:
@@ -135,9 +138,9 @@ def stream_rows(documents: Documents, tokenizer: PreTrainedTokenizerBase, *, obj
     train.check()
     return Rows(
         train=train,
-        held_out=held_out_of(made, accounts, named="data.held_out_source: the documents"),
+        held_out=held_out_of(made, accounts, named=held_out_setting(documents.data)),
         made=[],
-        duplicates=0,
+        duplicates=None,
         unigram_loss=None,
     )
 
@@ -194,6 +197,12 @@ def held_out_account(accounts: dict[Group, Account], *, named: str) -> Account:
     return account
 
 
+def held_out_setting(data: PretrainDataConfig) -> str:
+    """The setting that decides what is held out, as the beginning of an error."""
+    setting = "held_out_fraction" if data.held_out_source is None else "held_out_source"
+    return f"data.{setting}: the documents held out"
+
+
 def source_accounts(
     accounts: dict[Group, Account], *, documents: Documents, objective: Objective
 ) -> list[SourceAccount]:
@@ -220,7 +229,7 @@ def gather(
 ) -> Rows:
     """The rows of all sources as one mix. Raises `UsageError` for a source, or for held-out text, without a row."""
     made = source_accounts(accounts, documents=documents, objective=objective)
-    held_out = held_out_of(rows, accounts, named=HELD_OUT_PART)
+    held_out = held_out_of(rows, accounts, named=held_out_setting(documents.data))
     weights = [source.weight for source in documents.sources if source.weight is not None] or None
     groups = [Group(source=number, held_out=False) for number in range(len(documents.sources))]
     train = mix([rows[group] for group in groups], weights, seed=documents.data.seed)
@@ -248,11 +257,19 @@ def check_enough(accounts: dict[Group, Account], groups: list[Group], *, documen
             raise UsageError(f"data.source: no row is left of {name!r}; give more of it, or leave it out")
 
 
-def figures_of_text(accounts: Sequence[SourceAccount], *, duplicates: int) -> dict[str, Any]:
+def figures_of_text(accounts: Sequence[SourceAccount], *, duplicates: int | None) -> dict[str, Any]:
     """What became of the text of all sources, in the form of `summary.json`."""
-    sources = {source.name: {**vars(source.account), "repeats": source.repeats} for source in accounts}
+    sources = {
+        source.name: {**vars(source.account), **trained([source]), "repeats": source.repeats} for source in accounts
+    }
     total = sum((source.account for source in accounts), Account())
-    return {**vars(total), "duplicates": duplicates, "sources": sources}
+    return {**vars(total), **trained(accounts), "duplicates": duplicates, "sources": sources}
+
+
+def trained(accounts: Sequence[SourceAccount]) -> dict[str, int]:
+    """The rows of sources that were trained on, where that is known."""
+    numbers = [source.trained_rows for source in accounts if source.trained_rows is not None]
+    return {"trained_rows": sum(numbers)} if numbers else {}
 
 
 def say_text(figures: dict[str, Any]) -> str:
@@ -271,7 +288,11 @@ def say_account(figures: dict[str, Any]) -> str:
     counts = [f"{figures[key]:,} {word}" for word, key in counted.items() if figures[key]]
     if figures.get("duplicates"):
         counts.append(f"{figures['duplicates']:,} duplicates")
+    if figures.get("duplicates", 0) is None:
+        counts.append("duplicates not counted")
     main = f"{figures['documents']:,} documents, {figures['tokens']:,} tokens in {figures['rows']:,} rows"
+    if "trained_rows" in figures:
+        main += f", {figures['trained_rows']:,} of them trained on"
     return f"{main} ({', '.join(counts)})" if counts else main
 
 

@@ -59,6 +59,7 @@ class TrainResult:
     model: Any
     """The trained one; one that was shared out is whole on the main process, and without weights on all others."""
     steps: int
+    rows_seen: int
     tokens_seen: int
     seconds: float  # in training steps, all sessions of a resumed run together
     losses: list[tuple[int, float]]
@@ -397,6 +398,7 @@ class Run:
         return TrainResult(
             model=self.outcome,
             steps=progress.step,
+            rows_seen=progress.rows_seen,
             tokens_seen=progress.tokens_seen,
             seconds=progress.seconds,
             losses=self.losses,

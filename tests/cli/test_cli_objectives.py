@@ -83,6 +83,16 @@ def test_what_an_objective_lacks_is_said_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
+def test_held_out_text_without_a_row_names_its_setting(config: Path, text: Path, tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "held.txt").write_text("a")
+    flags = ["--config", config, "--objective.name=next_sentence", "--model.architecture=encoder"]
+    flags += [*FLAGS["next_sentence"], "--data.held_out_source", tmp_path / "held.txt"]
+    for way in (["pretrain"], ["prepare", "--data.prepared", tmp_path / "rows"], ["pretrain", "--data.streaming=true"]):
+        code, _, errors = cli(way[0], *flags, *way[1:], "--training.output_dir", tmp_path / "run")
+        assert (code, len(errors)) == (2, 1)
+        assert "data.held_out_source: the documents held out make no row to evaluate on" in errors[0]
+
+
 def test_a_mix_of_sources_is_counted_source_by_source(
     config: Path, text: Path, pairs: Path, tmp_path: Path, cli: Cli
 ) -> None:
@@ -111,7 +121,10 @@ def test_a_streamed_run_is_resumed_with_the_next_row(
     common = ("pretrain", "--config", config, "--data.streaming", "true", "--data.held_out_source", pairs)
     common = (*common, "--data.source", mixed)
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    assert cli(*common, "--training.output_dir", whole)[0] == 0
+    code, said, _ = cli(*common, "--training.output_dir", whole)
+    assert code == 0
+    assert any(re.search(r"rows, 24 of them trained on \(.*duplicates not counted\)", line) for line in said)
+    assert any(re.search(rf"{text}: .* rows, 18 of them trained on", line) for line in said)
     shutil.copytree(whole, cut)
     shutil.rmtree(cut / "model")
     shutil.rmtree(cut / "checkpoints" / "step-000006")
@@ -122,7 +135,8 @@ def test_a_streamed_run_is_resumed_with_the_next_row(
     manifests = [json.loads((run / "data_manifest.json").read_text()) for run in (whole, cut)]
     assert manifests[0]["train"] == manifests[1]["train"]
     assert all(source["tokens"] > 0 for source in manifests[0]["train"]["sources"].values())
-    assert len(manifests[0]["train"]["sources"]) == 2
+    assert [source["trained_rows"] for source in manifests[0]["train"]["sources"].values()] == [18, 6]
+    assert (manifests[0]["train"]["trained_rows"], manifests[0]["train"]["duplicates"]) == (24, None)
     code, _, errors = cli(
         "pretrain", "--config", config, "--data.streaming", "true", "--training.output_dir", tmp_path / "no"
     )

@@ -168,7 +168,10 @@ def test_sources_have_their_shares_at_every_row(tmp_path: Path, tokenizer: PreTr
         counts[tokenizer.decode(row["input_ids"])[0]] += 1
         for number, weight in enumerate(weights):
             assert abs(counts[str(number)] - weight / sum(weights) * (position + 1)) <= 1
+    assert rows.first(300) == [counts[str(number)] for number in range(3)]
     taken = [account.rows for account in rows.accounts]
+    rows.start()
+    assert rows.first(300) == [counts[str(number)] for number in range(3)]
     assert all(0 <= made - counts[str(number)] <= 40 for number, made in enumerate(taken))
 
 
