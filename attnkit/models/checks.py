@@ -270,4 +270,5 @@ def all_parts(config: Any) -> list[type]:
 def num_positions(config: PreTrainedConfig) -> int | None:
     """The positions of a model, or those that it is said to be trained for; None where its config says nothing."""
     # Looked up as an attribute, since models such as GPT-2 store it by a name of their own.
-    return config.max_position_embeddings if hasattr(config, "max_position_embeddings") else None
+    positions = config.max_position_embeddings if hasattr(config, "max_position_embeddings") else None
+    return positions if positions is None or positions > 0 else None  # XLNet says -1

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from attnkit.config.runs import ModelConfig
@@ -14,6 +14,7 @@ from attnkit.errors import UsageError
 from attnkit.files.hub import require_repository
 from attnkit.files.saved import CHECKPOINTS
 from attnkit.models.auto import AUTO_CLASSES
+from attnkit.models.causality import check_causal
 from attnkit.models.checks import num_positions
 from attnkit.models.configuration_attnkit import AttnKitConfig, make_config
 from attnkit.models.foreign import FORMATS, check_generation, not_finite, said_of, some
@@ -56,6 +57,7 @@ def build_model(
         newest = newest_complete(Path(training.output_dir) / CHECKPOINTS) if training.resume else None
         if newest is not None and (newest / "config.json").is_file():
             built = auto_class.from_config(load_config(str(newest), auto_class=auto_class, named=str(newest)))
+            check_use(built, auto_class=auto_class, named=f"model {newest}")
         else:
             built = load_model(model.path, auto_class=auto_class, changes=changes, head=head)
         check_fit(built.config, tokenizer, sequence_length=sequence_length)
@@ -169,7 +171,14 @@ def load_model(
             place, output_loading_info=True, ignore_mismatched_sizes=True, **fields
         )
     check_weights(model, info, path=path, changed=bool(changes), has_new_head=head is not None)
+    check_use(model, auto_class=auto_class, named=f"model {path}")
     return model
+
+
+def check_use(model: PreTrainedModel, *, auto_class: Any, named: str) -> None:
+    """Raise `UsageError` for a model of transformers that would go on from a text, and reads what comes."""
+    if auto_class is AutoModelForCausalLM and not isinstance(model.config, AttnKitConfig):
+        check_causal(model, named=named)
 
 
 def find_model(path: str) -> str:

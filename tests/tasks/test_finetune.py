@@ -96,6 +96,25 @@ def read_summary(output: Path) -> dict:
     return json.loads((output / "summary.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.parametrize("verb", ["finetune", "pretrain", "evaluate"])
+def test_an_encoder_is_no_causal_model(
+    verb: str, saved: Path, examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if verb == "finetune":
+        code = finetune(examples, tmp_path / "run", "--model.path", saved / "bert", "--task.name", "instruction")
+    else:
+        (tmp_path / "text.txt").write_text("\n".join(SENTENCES), encoding="utf-8")
+        flags = [verb, "--data.source", tmp_path / "text.txt", "--data.documents", "line", "--data.sequence_length", 16]
+        flags += [saved / "bert"] if verb == "evaluate" else ["--model.path", saved / "bert"]
+        flags += ["--training.output_dir", tmp_path / "run"] * (verb == "pretrain")
+        code = main(list(map(str, flags)))
+    (error,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert code == 2
+    assert f"model {saved / 'bert'}: BertLMHeadModel sees the tokens after the one that it predicts" in error
+    assert "give a causal model as model.path" in error
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("name", ["attnkit", "bert", "gpt2"])
 def test_any_saved_model_learns_the_task_and_runs_in_a_pipeline(
     saved: Path, examples: Path, tmp_path: Path, name: str
