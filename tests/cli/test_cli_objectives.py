@@ -11,8 +11,9 @@ import torch
 from command_line import Cli, sentences
 from transformers import AutoModelForCausalLM
 
-from attnkit.data.objectives import objectives
+from attnkit.data.objectives import ObjectiveConfig, objectives
 from attnkit.data.packing import packings
+from attnkit.data.sources import PretrainDataConfig
 from attnkit.training.settings import Optimizer, Schedule
 
 FLAGS = {
@@ -158,5 +159,7 @@ def test_the_page_of_pretraining_names_what_there_is() -> None:
     page = (Path(__file__).parents[2] / "docs" / "pretraining.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| `architecture: ([\w-]+)`", page, flags=re.MULTILINE)
     assert dict(rows) == {name: each.architectures[0] for name, each in objectives.items()}
+    denoising = {"objective": ObjectiveConfig(name="denoising"), "data": PretrainDataConfig(sequence_length=64)}
+    assert f"({objectives['denoising'].row_length(**denoising)} tokens for one of 64" in page
     for name in (*get_args(Optimizer), *get_args(Schedule), *packings):
         assert f"`{name}`" in page
