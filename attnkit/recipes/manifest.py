@@ -20,7 +20,10 @@ Manifest = dict[str, Any]
 
 
 def of_text(documents: Documents, rows: Rows, *, rows_seen: int = 0) -> Manifest:
-    """The data of a pretraining run that was trained on so many rows. Files that are streamed have no hash: they are not read for that alone."""
+    """The data of a pretraining run that was trained on so many rows.
+
+    Files that are streamed have no hash: they are not read for that alone.
+    """
     data = documents.data
     if data.prepared is None:
         files = list(source_files(names_of(documents), hashed=not data.streaming))

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from attnkit.config.runs import ModelConfig
 from attnkit.errors import UsageError
@@ -197,17 +196,9 @@ def has_two_stacks(path: str) -> bool:
     place = find_model(path)
     with said_of(f"model {path}"):
         config = AutoConfig.from_pretrained(place)
-    if is_encoder(config):
+    if isinstance(config, AttnKitConfig) and config.architecture == "encoder":
         raise UsageError(f"model {path}: an encoder writes nothing; `attnkit evaluate {path}` says its loss")
     return bool(config.is_encoder_decoder)
-
-
-def is_encoder(config: PreTrainedConfig) -> bool:
-    """Whether a model is an encoder alone; of models of transformers, one that was saved to predict hidden tokens."""
-    if isinstance(config, AttnKitConfig):
-        return config.architecture == "encoder"
-    masked, causal = set(MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()), set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
-    return not config.is_encoder_decoder and bool(set(config.architectures or ()) & (masked - causal))
 
 
 def load_config(place: str, *, auto_class: Any, named: str, **fields: Any) -> PreTrainedConfig:
