@@ -139,8 +139,9 @@ class Stack(AttnKitPreTrainedModel):
             backend=ALL_ATTENTION_FUNCTIONS.get_interface(backend_name, eager_attention),
         )
         if self.training and attention_mask is not None and attention_mask.ndim == 2:
+            padding = attention_mask == 0
             for attention in (attention for layer in self.layers for attention in layer.attentions()):
-                attention.normalizer.leave_out(attention_mask == 0)
+                attention.normalizer.leave_out(padding)
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=states if self.norm is None else self.norm(states), cache=cache
         )
