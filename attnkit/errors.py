@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import sysconfig
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -92,6 +93,17 @@ def in_one_line(error: BaseException) -> str:
     """The kind of an error and all that it says, for errors in code that is not ours."""
     said = " ".join(str(error).split())
     return f"{type(error).__name__}{said and f': {said}'}"
+
+
+def line_of_error(error: BaseException, file: str) -> str | None:
+    """`file:line`, the last line of a file on the way to an error, or else the last one of the user's; None where there
+    is neither."""
+    frames = [it for it in traceback.extract_tb(error.__traceback__)[::-1] if not it.filename.startswith("<")]
+    paths = sysconfig.get_paths()
+    libraries = (str(Path(__file__).parent), paths["stdlib"], paths["purelib"], paths["platlib"])
+    own = [it for it in frames if not any(Path(it.filename).is_relative_to(library) for library in libraries)]
+    frame = next((it for it in frames if it.filename == file), own[0] if own else None)
+    return None if frame is None else f"{frame.filename}:{frame.lineno}"
 
 
 def place_of_error(error: BaseException, file: str) -> str:

@@ -16,7 +16,7 @@ from attnkit.attention.patterns import Pattern, WeighingPattern
 from attnkit.attention.positions import Position
 from attnkit.attention.scorers import PairwiseScorer, Scorer
 from attnkit.attention.scorers.base import repeat_heads
-from attnkit.errors import UsageError, in_one_line, place_of_class, place_of_error
+from attnkit.errors import UsageError, in_one_line, line_of_error, place_of_class
 
 ROWS, QUERIES, KEYS = 2, 7, 5
 WORKING: set[tuple[type, str]] = set()
@@ -113,9 +113,9 @@ def package_of(cls: type) -> str:
 
 
 def said_by(error: BaseException, part: type) -> str:
-    """An error in the code of a part, with the line of the part's file that it comes from."""
-    file = place_of_class(part).rpartition(":")[0]
-    return f"{in_one_line(error)} ({place_of_error(error, file)})"
+    """An error in the code of a part, with the line of the user's that it comes from if there is one."""
+    line = line_of_error(error, place_of_class(part).rpartition(":")[0])
+    return in_one_line(error) if line is None else f"{in_one_line(error)} ({line})"
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from transformers.utils import logging
 
 from attnkit.attention import Scorer, scorers
 from attnkit.attention.trial import check_part
-from attnkit.errors import UsageError, first_line, place_of_class, place_of_error
+from attnkit.errors import UsageError, first_line, line_of_error, nearest, place_of_class
 from attnkit.testing.layers import LAYER_LAWS, SHAPE, backends_of
 from attnkit.testing.models import MODEL_LAWS
 
@@ -24,8 +24,9 @@ __all__ = ["check_scorer"]
 def check_scorer(scorer: type[Scorer], **options: Any) -> str:
     """Run every law on a scorer class, built with these options, and return which laws it keeps on which backends.
 
-    The laws: scores have the shape of query and key, depend on these two tokens alone, are finite and the same at every
-    call; maps leave what they are given as it is, with its type and on its device; the maps and `pair` give the scores
+    The laws: scores have the shape of query and key, depend on these two tokens alone, not on their places unless the
+    class says that it `knows_order`, are finite and the same at every call; maps leave what they are given as it is,
+    with its type and on its device; the maps and `pair` give the scores
     of `forward`; every parameter gets a gradient, or the class says in `without_gradient` why not, and so do query and
     key where they count; `reset_parameters` sets every parameter; every backend that takes the scorer computes what
     eager attention computes, in values and gradients, and in half precision at most with twice the error of scaled dot;
@@ -36,6 +37,7 @@ def check_scorer(scorer: type[Scorer], **options: Any) -> str:
     Raises `AssertionError`, or `UsageError` where a model could not be built, with one line: the class and its place,
     the law and what is wrong.
     """
+    check_class(scorer)
     with registered(scorer) as name, without_bars():
         check_part(scorer, base=Scorer, shape=SHAPE, options=options)
         for layer_law in LAYER_LAWS:
@@ -47,6 +49,18 @@ def check_scorer(scorer: type[Scorer], **options: Any) -> str:
                 law(**fields)
         laws = [said(law) for law in (*LAYER_LAWS, *MODEL_LAWS)]
         return f"{scorer.__qualname__} on {', '.join(backends_of(name))} keeps {len(laws)} laws: {', '.join(laws)}"
+
+
+def check_class(scorer: Any) -> None:
+    """Raise `UsageError` for what is no class of a scorer."""
+    if isinstance(scorer, str):
+        known = f"give scorers[{scorer!r}]" if scorer in scorers else nearest(scorer, scorers)
+        raise UsageError(f"check_scorer takes a class, not the name {scorer!r}: {known}")
+    if isinstance(scorer, Scorer):
+        named = type(scorer).__qualname__
+        raise UsageError(f"check_scorer takes a class, not an instance: give {named}, and its options by name")
+    if problem := scorers.unfit(scorer):
+        raise UsageError(f"check_scorer: {problem}")
 
 
 def said(law: Callable[..., None]) -> str:
@@ -65,10 +79,9 @@ def in_one_line_of(scorer: type[Scorer], law: Callable[..., None]) -> Iterator[N
     except AssertionError as error:
         raise AssertionError(f"{place}: {' '.join(str(error).split())}") from error
     except Exception as error:
-        where = place_of_error(error, place_of_class(scorer).rpartition(":")[0])
-        raise AssertionError(
-            f"{place} breaks the law {said(law)!r}: {type(error).__name__}: {first_line(error)} ({where})"
-        ) from error
+        line = line_of_error(error, place_of_class(scorer).rpartition(":")[0])
+        told = f"{place} breaks the law {said(law)!r}: {type(error).__name__}: {first_line(error)}"
+        raise AssertionError(told if line is None else f"{told} ({line})") from error
 
 
 @contextmanager

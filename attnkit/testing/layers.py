@@ -56,9 +56,25 @@ def same(ours: Tensor, expected: Tensor, law: str, tolerance: float = 1e-9) -> N
     torch.testing.assert_close(ours, expected, rtol=tolerance, atol=tolerance, msg=lambda text: f"{law}: {text}")
 
 
+@torch.no_grad()
+def maps_keep_the_type(name: str, options: dict[str, Any]) -> None:
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        scorer, places = build_scorer(name, options).to(dtype), torch.arange(3)[None]
+        query, key = (torch.randn(1, heads, 3, 6, dtype=torch.float64).to(dtype) for heads in (4, 2))
+        mapped_key = scorer.map_key(key, places)
+        mapped: dict[str, Tensor | None] = {"map_query": scorer.map_query(query, places), "map_key": mapped_key}
+        mapped["key_columns"] = scorer.key_columns(mapped_key, places)
+        for method, states in mapped.items():
+            given = "query" if method == "map_query" else "key"
+            assert states is None or states.dtype == dtype, (
+                f"{method} makes {states.dtype} of {dtype}: give back the type of the {given}"
+            )
+
+
 def scores_have_their_shape(name: str, options: dict[str, Any]) -> None:
     score = build_scorer(name, options)(*query_and_key())
     assert score.shape == (2, 4, 3, 5), f"scores have shape {tuple(score.shape)}, not (2, 4, 3, 5) [B, H, Q, K]"
+    assert score.dtype == torch.float64, f"scores of torch.float64 are {score.dtype}: let pair give back their type"
     assert score.isfinite().all(), "scores are not finite"
 
 
@@ -105,6 +121,26 @@ def others_changed(query: Tensor, key: Tensor) -> Iterator[tuple[str, tuple[Tens
 
 
 @torch.no_grad()
+def scores_go_with_their_tokens(name: str, options: dict[str, Any]) -> None:
+    """Wherever in the row queries and keys stand; where order counts, with their positions. In training too, unless it
+    draws."""
+    query, key = query_and_key()
+    new_query, new_key = torch.tensor([2, 0, 1]), torch.tensor([3, 0, 4, 2, 1])
+    shuffled, positions = (query[:, :, new_query], key[:, :, new_key]), (new_query, new_key)
+    for training in (False, True):
+        scorer = build_scorer(name, options).train(training)
+        score = scorer(query, key)
+        if training and not torch.equal(scorer(query, key), score):
+            return
+        again = scorer(*shuffled, *positions)
+        expected = score[:, :, new_query][..., new_key]
+        remedy = "only map_query and map_key may read where a token stands, from positions, with knows_order = True"
+        same(again, expected, f"scores depend on the place of a query or key in the row: {remedy}")
+        if not scorer.knows_order:
+            same(scorer(*shuffled), expected, "scores depend on positions: set knows_order = True")
+
+
+@torch.no_grad()
 def attention_has_the_scores_of_forward(name: str, options: dict[str, Any]) -> None:
     layer = build_layer(name, options, num_key_value_heads=2).eval()
     query, (key, _) = layer.split_heads(layer.q_proj(sample_states())), layer.project(sample_states())
@@ -112,16 +148,11 @@ def attention_has_the_scores_of_forward(name: str, options: dict[str, Any]) -> N
     same(layer(sample_states())[1], weights, "forward gives other scores than scale, the maps and pair do")
 
 
-def maps_keep_type_and_device(name: str, options: dict[str, Any]) -> None:
+def scores_are_finite_and_maps_keep_the_device(name: str, options: dict[str, Any]) -> None:
     """In half precision too, and for vectors of length 0, as padding may be."""
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         scorer, places = build_scorer(name, options).to(dtype), torch.arange(3)[None]
         query, key = (torch.zeros(1, heads, 3, 6, dtype=dtype, requires_grad=True) for heads in (4, 2))
-        mapped = {"query": scorer.map_query(query, places), "key": scorer.map_key(key, places)}
-        for word, states in mapped.items():
-            assert states.dtype == dtype, (
-                f"map_{word} makes {states.dtype} of {dtype}: give back the type of the {word}"
-            )
         score = scorer(query, key) + 0 * (query.sum() + key.sum())
         gradients = torch.autograd.grad(score.sum(), (query, key))
         finite = all(tensor.isfinite().all() for tensor in (score, *gradients))
@@ -235,10 +266,12 @@ def graph_is_whole(name: str, options: dict[str, Any]) -> None:
 
 
 LAYER_LAWS = (
+    maps_keep_the_type,
     scores_have_their_shape,
     scores_are_of_one_query_and_one_key,
+    scores_go_with_their_tokens,
     attention_has_the_scores_of_forward,
-    maps_keep_type_and_device,
+    scores_are_finite_and_maps_keep_the_device,
     query_and_key_learn,
     parameters_learn,
     parameters_are_set,

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from attnkit import PairwiseScorer, Scorer
+from attnkit.errors import UsageError
 from attnkit.testing import check_scorer
 
 
@@ -162,11 +163,59 @@ FAULTS = {
     "a branch on numbers": (key(lambda self, key, at: key if key.sum() > 0 else -key), "differ|depend|breaks the law"),
     "a place in the row": (
         key(lambda self, key, at: key * torch.arange(key.shape[2], device=key.device)[:, None]),
-        "cache",
+        "scores depend on the place of a query or key in the row: only map_query and map_key may read",
+    ),
+    "a query's place in the row": (
+        query(lambda self, query, at: query * torch.arange(query.shape[2], device=query.device)[:, None]),
+        "scores depend on the place of a query or key in the row",
+    ),
+    "a key's place in a pair": (
+        pair(lambda query, key: City.pair(None, query, key) + torch.arange(key.shape[2], device=key.device)),
+        "scores depend on the place of a query or key in the row",
+    ),
+    "a query's place in a pair": (
+        pair(lambda query, key: City.pair(None, query, key) * torch.arange(query.shape[2], device=key.device)[:, None]),
+        "scores depend on the place of a query or key in the row",
+    ),
+    "a place in training": (
+        key(lambda self, key, at: key * torch.arange(key.shape[2])[:, None] if self.training else key),
+        "scores depend on the place of a query or key in the row",
+    ),
+    "a place where positions count": (
+        own(
+            map_key=lambda self, key, at: key * torch.arange(key.shape[2], device=key.device)[:, None],
+            knows_order=True,
+        ),
+        "scores depend on the place of a query or key in the row",
+    ),
+    "a key's position unsaid": (
+        key(lambda self, key, at: key * at[:, None, :, None].to(key.dtype)),
+        "scores depend on positions: set knows_order = True",
+    ),
+    "a query's position unsaid": (
+        query(lambda self, query, at: query * at[:, None, :, None].to(query.dtype)),
+        "scores depend on positions: set knows_order = True",
     ),
     "the last position": (
-        key(lambda self, key, at: key * (at / (at.max() + 1))[:, None, :, None].to(key.dtype)),
+        own(
+            map_key=lambda self, key, at: key * (at / (at.max() + 1))[:, None, :, None].to(key.dtype), knows_order=True
+        ),
         "decoding with a cache",
+    ),
+    "a type that only fp64 shows": (
+        key(lambda self, key, at: key.float() if key.dtype == torch.float64 else key),
+        r"map_key makes torch\.float32 of torch\.float64: give back the type of the key",
+    ),
+    "a pair of another type": (
+        pair(lambda query, key: City.pair(None, query, key).float()),
+        r"scores of torch\.float64 are torch\.float32: let pair give back their type",
+    ),
+    "columns of another type": (
+        own(
+            map_query=lambda self, query, at: torch.cat([query, torch.ones_like(query[..., :1])], -1),
+            key_columns=lambda self, key, at: key.sum(-1, keepdim=True).float(),
+        ),
+        r"key_columns makes torch\.float32 of torch\.float64: give back the type of the key",
     ),
 }
 
@@ -182,3 +231,36 @@ def test_wrong_ones_are_told_in_one_line_with_their_place(fault: str) -> None:
     ), line
     assert "\n" not in line
     assert len(line) < 500, line
+    assert "site-packages" not in line
+
+
+class Needy(Scorer):
+    def __init__(self, *, factor: float, **shape: int) -> None:
+        super().__init__(**shape)
+        self.scale = factor
+
+
+def test_a_missing_option_is_placed_at_its_class() -> None:
+    with pytest.raises(UsageError) as error:
+        check_scorer(Needy)
+    file = re.escape(__file__)
+    assert re.match(
+        rf"Needy \({file}:\d+\) cannot be built with options {{}}: TypeError: .* argument: 'factor'$", str(error.value)
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("gaussian", r"takes a class, not the name 'gaussian': give scorers\['gaussian'\]"),
+        ("gausian", r"takes a class, not the name 'gausian': did you mean 'gaussian'"),
+        (5, "5 is no Scorer: write it as a class with Scorer as its base"),
+        (dict, "is no Scorer: write it as a class with Scorer as its base"),
+        (lambda **shape: City(**shape), "is no Scorer: write it as a class"),
+        (City(num_heads=1, head_dim=2, max_positions=3), "takes a class, not an instance: give City, and its options"),
+    ],
+)
+def test_what_is_no_class_of_a_scorer_is_one_line(given: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=f"^check_scorer.* {said}") as error:
+        check_scorer(given)
+    assert "\n" not in str(error.value)

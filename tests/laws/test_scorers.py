@@ -10,7 +10,7 @@ from parts import Part, variants
 import attnkit
 from attnkit.attention import scorers
 from attnkit.attention.scorers.maps import with_column, with_length, with_square
-from attnkit.testing.layers import build_scorer
+from attnkit.testing.layers import build_scorer, maps_keep_the_type, scores_go_with_their_tokens
 
 SCORERS = variants("scorer")
 
@@ -51,6 +51,12 @@ def test_scores_start_neither_flat_nor_saturated(part: Part) -> None:
     perplexity = -(log_weights.exp() * log_weights).sum(-1)
     if part.name != "dot":
         assert perplexity.exp().mean() > 30
+
+
+@pytest.mark.parametrize("part", SCORERS, ids=str)
+def test_scores_go_with_their_tokens_and_keep_the_type(part: Part) -> None:
+    scores_go_with_their_tokens(part.name, dict(part.options))
+    maps_keep_the_type(part.name, dict(part.options))
 
 
 def test_worked_example_of_one_query() -> None:
