@@ -109,14 +109,15 @@ class Sparsemax(Normalizer):
     cancels_query_term = True
 
     def forward(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
-        scores = shift_to_zero(scores, allowed, masked=-2.0)  # nothing below max - 1 is in the support
+        dtype = scores.dtype
+        scores = shift_to_zero(widen(scores), allowed, masked=-2.0)  # nothing below max - 1 is in the support
         with torch.no_grad():
             ordered = scores.sort(dim=-1, descending=True).values
             rank = torch.arange(1, scores.shape[-1] + 1, device=scores.device)
             inside = 1 + rank * ordered > ordered.cumsum(-1)
             support = scores >= ordered.gather(-1, inside.sum(-1, keepdim=True) - 1)
         threshold = ((scores * support).sum(-1, keepdim=True) - 1) / support.sum(-1, keepdim=True)
-        return keep_allowed((scores - threshold).clamp(min=0), allowed)
+        return keep_allowed((scores - threshold).clamp(min=0), allowed).to(dtype)
 
 
 @normalizers.register("entmax15")
@@ -129,7 +130,8 @@ class Entmax15(Normalizer):
     cancels_query_term = True
 
     def forward(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
-        scores = shift_to_zero(scores, allowed, masked=-4.0) / 2  # nothing below max - 2 is in the support
+        dtype = scores.dtype
+        scores = shift_to_zero(widen(scores), allowed, masked=-4.0) / 2  # nothing below max - 2 is in the support
         with torch.no_grad():
             ordered = scores.sort(dim=-1, descending=True).values
             rank = torch.arange(1, scores.shape[-1] + 1, device=scores.device)
@@ -141,7 +143,7 @@ class Entmax15(Normalizer):
         mean = (scores * support).sum(-1, keepdim=True) / size
         variation = ((scores - mean).square() * support).sum(-1, keepdim=True)
         threshold = mean - ((1 - variation) / size).clamp(min=torch.finfo(scores.dtype).tiny).sqrt()
-        return keep_allowed((scores - threshold).clamp(min=0).square(), allowed)
+        return keep_allowed((scores - threshold).clamp(min=0).square(), allowed).to(dtype)
 
 
 @normalizers.register("sigmoid")
@@ -152,10 +154,11 @@ class Sigmoid(Normalizer):
     cancels_query_term = False
 
     def forward(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        wide = widen(scores)
         if allowed is None:
-            return torch.sigmoid(scores - math.log(scores.shape[-1]))
-        count = allowed.sum(-1, keepdim=True).clamp(min=1).to(scores.dtype)
-        return keep_allowed(torch.sigmoid(scores - count.log()), allowed)
+            return torch.sigmoid(wide - math.log(scores.shape[-1])).to(scores.dtype)
+        count = allowed.sum(-1, keepdim=True).clamp(min=1).to(wide.dtype)
+        return keep_allowed(torch.sigmoid(wide - count.log()), allowed).to(scores.dtype)
 
 
 @normalizers.register("hard")
@@ -165,7 +168,7 @@ class Hard(Normalizer):
     cancels_query_term = True
 
     def forward(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
-        return straight_through(masked_softmax(scores, allowed), allowed)
+        return highest(scores, allowed).to(scores.dtype)
 
 
 @normalizers.register("gumbel")
@@ -204,14 +207,15 @@ class Gumbel(Normalizer):
 
     def forward(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
         if not self.training:
-            return straight_through(masked_softmax(scores, allowed), allowed)
-        noise = -torch.log(torch.empty_like(scores).exponential_().clamp(min=torch.finfo(scores.dtype).tiny))
+            return highest(scores, allowed).to(scores.dtype)
+        wide = widen(scores)
+        noise = -torch.log(torch.empty_like(wide).exponential_().clamp(min=torch.finfo(wide.dtype).tiny))
         repeated = is_repeated_pass()
-        temperature = self.temperature(self.num_passes - int(repeated)).to(scores.dtype)
-        soft = masked_softmax((scores + noise) / temperature, allowed)
+        temperature = self.temperature(self.num_passes - int(repeated)).to(wide.dtype)
+        drawn = highest((wide + noise) / temperature, allowed)
         if not repeated:
             self.num_passes += 1
-        return straight_through(soft, allowed)
+        return drawn.to(scores.dtype)
 
 
 @normalizers.register("stochastic")
@@ -304,22 +308,29 @@ def is_repeated_pass() -> bool:
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
+def widen(scores: Tensor) -> Tensor:
+    """Scores in fp32 at least: half precision has no digits for sums over many keys."""
+    return scores.to(torch.promote_types(scores.dtype, torch.float32))
+
+
+def mask_scores(scores: Tensor, allowed: Tensor | None) -> Tensor:
+    """Scores, the lowest finite one where query and key may not meet: -inf would make the gradient of a query without
+    keys infinite."""
+    return scores if allowed is None else scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+
+
 def masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
     """Softmax over the allowed keys, at least in fp32 inside."""
-    if allowed is not None:
-        # The lowest finite score, not -inf, keeps the gradient of a query without keys finite.
-        scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
     wide = torch.promote_types(scores.dtype, torch.float32)
-    return keep_allowed(torch.softmax(scores, dim=-1, dtype=wide).to(scores.dtype), allowed)
+    weights = torch.softmax(mask_scores(scores, allowed), dim=-1, dtype=wide)
+    return keep_allowed(weights.to(scores.dtype), allowed)
 
 
 def softmax_with_sink(scores: Tensor, allowed: Tensor | None, sink: Tensor) -> Tensor:
     """Softmax over the allowed keys and one extra key of score `sink` [H], whose weight is dropped."""
-    sink = sink.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
-    if allowed is not None:
-        scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
-    wide = torch.promote_types(scores.dtype, torch.float32)
-    weights = torch.softmax(torch.cat([scores, sink], dim=-1), dim=-1, dtype=wide)[..., :-1]
+    wide = widen(mask_scores(scores, allowed))
+    sink = sink.to(wide.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
+    weights = torch.softmax(torch.cat([wide, sink], dim=-1), dim=-1)[..., :-1]
     return keep_allowed(weights.to(scores.dtype), allowed)
 
 
@@ -336,7 +347,15 @@ def shift_to_zero(scores: Tensor, allowed: Tensor | None, *, masked: float) -> T
     return (scores - highest).masked_fill(~allowed, masked)
 
 
+def highest(scores: Tensor, allowed: Tensor | None) -> Tensor:
+    """One-hot at the highest allowed score, with the gradient of softmax, at least in fp32."""
+    scores = mask_scores(widen(scores), allowed)
+    soft = keep_allowed(torch.softmax(scores, dim=-1), allowed)
+    one_hot = F.one_hot(scores.argmax(-1), scores.shape[-1]).to(scores.dtype)
+    return keep_allowed(one_hot, allowed) + (soft - soft.detach())
+
+
 def straight_through(soft: Tensor, allowed: Tensor | None) -> Tensor:
     """One-hot at the highest weight, with the gradient of the weights."""
     one_hot = F.one_hot(soft.argmax(-1), soft.shape[-1]).to(soft.dtype)
-    return keep_allowed(one_hot, allowed) + soft - soft.detach()
+    return keep_allowed(one_hot, allowed) + (soft - soft.detach())

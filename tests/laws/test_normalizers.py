@@ -1,14 +1,38 @@
-"""What single normalizers promise beyond the laws of all."""
+"""What all normalizers promise in half precision, and what single ones promise beyond the laws of all."""
 
 import copy
 from typing import Any
 
 import pytest
 import torch
+from parts import Part, variants
 
 import attnkit
 from attnkit.attention import normalizers
 from attnkit.errors import UsageError
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["after training", "in training"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("part", [part for part in variants("normalizer") if part.name != "stochastic"], ids=str)
+def test_rows_of_half_precision_are_those_of_fp32_in_fewer_digits(
+    part: Part, dtype: torch.dtype, training: bool
+) -> None:
+    """Over more keys than fp16 has numbers for, and for scores whose weights half precision cannot tell apart; but for
+    "stochastic", which draws from the weights as they are."""
+    normalizer = normalizers[part.name](num_heads=2, **dict(part.options)).train(training)
+    some = torch.rand(1, 1, 3, 70_000) > 0.02
+    some[0, 0, 2, 9:] = False
+    for spread in (3.0, 1.0, 0.001):
+        scores = (spread * torch.randn(1, 2, 3, 70_000)).to(dtype)
+        for allowed in (None, some):
+            rows = []
+            for same_scores in (scores, scores.float()):
+                torch.manual_seed(0)
+                normalizer.reset_parameters()
+                rows.append(normalizer(same_scores, allowed))
+            assert rows[0].dtype == dtype
+            torch.testing.assert_close(rows[0], rows[1].to(dtype), rtol=0, atol=0)
 
 
 def test_sparsemax_is_the_projection_on_the_simplex() -> None:
