@@ -14,10 +14,11 @@ from attnkit.errors import UsageError, check_number
 def kernel_regression(x_query: Tensor, x_key: Tensor, y: Tensor, width: float | Tensor = 1.0) -> Tensor:
     """Nadaraya-Watson regression (Nadaraya 1964; Watson 1964), which is softmax attention with the gaussian scorer.
 
-    f(x) = Σ_i softmax_i(-(width · ‖x - x_i‖)² / 2) · y_i
+    f(x) = Σ_i softmax_i(-‖width · (x - x_i)‖² / 2) · y_i
 
-    x_query [Q] or [Q, D], x_key [K] or [K, D], y [K] or [K, V] -> [Q] or [Q, V]. The larger the width parameter, the
-    nearer the points that count; with 0 all count alike. Raises `UsageError` for what does not fit.
+    x_query [Q] or [Q, D], x_key [K] or [K, D], y [K] or [K, V] -> [Q] or [Q, V]. The larger the width parameter, one
+    for all dimensions or [D], the nearer the points that count; with 0 all count alike. Raises `UsageError` for what
+    does not fit.
     """
     return masked_softmax(kernel_scores(x_query, x_key, y, width), None) @ y
 
@@ -31,8 +32,6 @@ def kernel_scores(x_query: Tensor, x_key: Tensor, y: Tensor, width: float | Tens
             raise UsageError(f"{name} must be floating [n] or [n, dimensions], not {points.dtype} {list(points.shape)}")
     if not isinstance(width, Tensor):
         check_number("width", width, least=0)
-    elif not torch.compiler.is_compiling() and not width.isfinite().all():
-        raise UsageError(f"width must be finite, not {width.tolist()}")
     query, key = (points[:, None] if points.ndim == 1 else points for points in (x_query, x_key))
     same_kind = (x_query.dtype, x_query.device) == (x_key.dtype, x_key.device) == (y.dtype, y.device)
     if not same_kind or query.shape[1] != key.shape[1] or key.shape[0] != y.shape[0]:
@@ -43,9 +42,19 @@ def kernel_scores(x_query: Tensor, x_key: Tensor, y: Tensor, width: float | Tens
     center = key.detach().mean(dim=0)  # scores are of differences, which large numbers would have no digits left for
     query, key = query - center, key - center
     if isinstance(width, Tensor):
+        check_width(width, num_dimensions=key.shape[1])
         width = width.to(key)
     scorer = Gaussian(num_heads=1, head_dim=key.shape[1], max_positions=1, width="fixed", initial_width=1.0)
     return scorer((width * query)[None, None], (width * key)[None, None])[0, 0]
+
+
+def check_width(width: Tensor, *, num_dimensions: int) -> None:
+    """Raise `UsageError` for a width that is none: one number, or one for each dimension."""
+    if width.is_complex() or width.dtype == torch.bool or width.shape not in ((), (num_dimensions,)):
+        wanted = f"a real number, or [{num_dimensions}] of them"
+        raise UsageError(f"width must be {wanted}, not {width.dtype} {list(width.shape)}")
+    if not torch.compiler.is_compiling() and not (width.isfinite() & (width >= 0)).all():
+        raise UsageError(f"width must be at least 0 and finite, not {width.tolist()}")
 
 
 class KernelRegression:

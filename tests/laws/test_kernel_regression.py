@@ -117,6 +117,12 @@ def test_a_width_may_have_more_digits_than_points() -> None:
     assert width.grad.dtype == torch.float64
 
 
+def test_each_dimension_may_have_a_width() -> None:
+    at, x, y, width = torch.rand(5, 3), torch.rand(20, 3), torch.rand(20), torch.tensor([2.0, 0.0, 5.0])
+    torch.testing.assert_close(kernel_regression(at, x, y, width), kernel_regression(at * width, x * width, y))
+    assert kernel_regression(at, x, y, torch.tensor(2)).equal(kernel_regression(at, x, y, 2.0))
+
+
 def test_what_does_not_fit_is_refused() -> None:
     x, y = torch.rand(20), torch.rand(20)
     for arguments, said in (
@@ -127,7 +133,12 @@ def test_what_does_not_fit_is_refused() -> None:
         ((torch.rand(2, 2, 2), x, y), r"x_query must be floating .* \[2, 2, 2\]"),
         ((x, x, y, -1.0), "width must be at least 0 and finite, not -1"),
         ((x, x, y, float("nan")), "width must be at least 0 and finite, not nan"),
-        ((x, x, y, torch.tensor([float("nan")])), r"width must be finite, not \[nan\]"),
+        ((x, x, y, torch.tensor([float("nan")])), r"width must be at least 0 and finite, not \[nan\]"),
+        ((x, x, y, torch.tensor(-1.0)), r"width must be at least 0 and finite, not -1"),
+        ((x, x, y, torch.ones(2)), r"width must be a real number, or \[1\] of them, not torch.float32 \[2\]"),
+        ((x, x, y, torch.tensor(1 + 1j)), r"width must be a real number, .* not torch.complex64 \[\]"),
+        ((x, x, y, torch.tensor(True)), r"width must be a real number, .* not torch.bool \[\]"),
+        ((torch.rand(5, 3), torch.rand(20, 3), y, torch.ones(20, 1)), r"or \[3\] of them, not torch.float32 \[20, 1\]"),
     ):
         with pytest.raises(ValueError, match=said):
             kernel_regression(*arguments)
