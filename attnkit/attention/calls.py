@@ -63,7 +63,7 @@ def check_backend(layer: Any, backend: Any) -> None:
 
 def check_call(layer: Any, states: Tensor, source: Tensor | None, *, cache: Cache | None, **given: Any) -> None:
     """Raise `UsageError` for tensors that do not fit the layer or each other. `given` are `mask`, `positions`,
-    `source_positions` and `segments`, or None."""
+    `source_positions`, `key_positions` and `segments`, or None."""
     problem = next(kind_problems(cache=cache, **given), None) or next(state_problems(layer, "states", states), None)
     if problem is None and source is not None:
         of_source = state_problems(layer, "source", source)
@@ -130,6 +130,7 @@ def call_problems(
     mask: Any,
     positions: Tensor | None,
     source_positions: Tensor | None,
+    key_positions: Tensor | None,
     segments: Tensor | None,
 ) -> Iterator[str]:
     """What is wrong with the mask, the positions and the segments, or with the number of tokens."""
@@ -137,18 +138,23 @@ def call_problems(
     if isinstance(mask, Tensor):
         yield from mask_problems(mask, (batch_size, layer.scorer.num_heads, num_queries, num_keys), states.dtype)
     limit, longest = layer.scorer.max_trained, max(num_queries, num_keys)
+    if source_positions is not None and source is None:
+        yield "source_positions need a source"
+    if key_positions is not None and source is not None:
+        yield "key_positions are for tokens among themselves: give those of a source as source_positions"
+    if segments is not None and not layer.position.reads_segments:
+        yield f"segments are for a position that tells them apart, and {type(layer.position).__name__} does not"
     numbered = (
-        ("positions", positions, states, limit),
-        ("source_positions", source_positions, source, limit),
-        ("segments", segments, states, layer.position.segments if layer.position.reads_segments else None),
+        ("positions", positions, num_queries, limit),
+        ("source_positions", source_positions, num_keys, limit),
+        ("key_positions", key_positions, num_keys, limit),
+        ("segments", segments, num_queries, layer.position.segments if layer.position.reads_segments else None),
     )
-    for name, places, of, end in numbered:
+    for name, places, length, end in numbered:
         if places is None:
             continue
-        if of is None:
-            yield f"{name} need a source"
-        elif places.ndim != 2 or places.shape[0] not in (1, batch_size) or places.shape[1] != of.shape[1]:
-            yield f"{name} must be [{batch_size} or 1, {of.shape[1]}], not {list(places.shape)}"
+        if places.ndim != 2 or places.shape[0] not in (1, batch_size) or places.shape[1] != length:
+            yield f"{name} must be [{batch_size} or 1, {length}], not {list(places.shape)}"
         elif places.is_floating_point() or places.dtype == torch.bool:
             yield f"{name} must be whole numbers, not {places.dtype}"
         elif not torch.compiler.is_compiling() and (wrong := beyond(places, end)) is not None:

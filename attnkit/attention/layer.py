@@ -79,6 +79,7 @@ class Attention(nn.Module):
         num_key_value_heads = num_heads if num_key_value_heads is None else num_key_value_heads
         check_sizes(hidden_size, num_heads, num_key_value_heads=num_key_value_heads, head_dim=head_dim, sharing=sharing)
         check_count("max_positions", max_positions)
+        check_count("layer_idx", layer_idx, least=0)
         check_number("dropout", dropout, least=0, most=1)
         check_switches(bias=bias, causal=causal, attend_to_self=attend_to_self, output_bias=output_bias)
         self.head_dim = hidden_size // num_heads if head_dim is None else head_dim
@@ -139,8 +140,8 @@ class Attention(nn.Module):
         padding = None
         if past is None:
             check_backend(self, backend)
-            given = {"mask": mask, "positions": positions, "source_positions": source_positions, "segments": segments}
-            check_call(self, states, source, cache=cache, **given)
+            places = {"positions": positions, "source_positions": source_positions, "key_positions": key_positions}
+            check_call(self, states, source, cache=cache, mask=mask, segments=segments, **places)
             past = 0 if cache is None else cache.get_seq_length(self.layer_idx)
             padding = mask if isinstance(mask, Tensor) and mask.ndim == 2 else None
             mask = self.own_mask(states, source, mask=mask, positions=positions, cache=cache)

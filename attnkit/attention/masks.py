@@ -7,6 +7,7 @@ from transformers.cache_utils import Cache
 from transformers.masking_utils import AttentionMaskInterface, and_masks, causal_mask_function, sdpa_mask
 
 from attnkit.attention.patterns import Full, LocalP, MaskFunction, Pattern
+from attnkit.errors import UsageError
 
 MASKS = AttentionMaskInterface()
 MASKS["eager"] = sdpa_mask  # booleans, as for sdpa: a sum of very negative numbers could not tell an empty row
@@ -70,8 +71,11 @@ def build_mask(
 
     states [B, N, D] are the queries' tokens, `position_ids` [B, N] theirs where rows are packed; `attention_mask` is
     the usual padding mask [B, keys], or a mask [B, H, Q, K] that is used as it is; `num_keys` is for cross attention.
-    None where the backend's own causal flag, or no mask at all, says the same.
+    None where the backend's own causal flag, or no mask at all, says the same. Raises `UsageError` for a mask of
+    another kind.
     """
+    if isinstance(attention_mask, Tensor):
+        check_mask(attention_mask)
     if attention_mask is not None and attention_mask.ndim == 4:
         return attention_mask
     batch_size, num_queries, device = states.shape[0], states.shape[1], states.device
@@ -104,6 +108,17 @@ def build_mask(
         dtype=states.dtype,
         device=device,
         use_vmap=False,
+    )
+
+
+def check_mask(mask: Tensor) -> None:
+    """Raise `UsageError` for what is neither a padding mask nor one of pairs."""
+    if mask.ndim == 2 or (mask.ndim == 4 and (mask.dtype == torch.bool or mask.is_floating_point())):
+        return
+    remedy = "convert it with .bool()" if mask.ndim == 4 else "write mask[:, None].bool() where it is one of pairs"
+    raise UsageError(
+        "attention_mask must be [batch, tokens], 1 for tokens and 0 for padding, or [batch, heads, tokens, keys], "
+        f"boolean or to be added to scores, not {mask.dtype} {list(mask.shape)}: {remedy}"
     )
 
 

@@ -193,6 +193,8 @@ class Rope(Position):
         more_than(1, "position", base=base)
         at_least(1, "position", factor=factor, original_max_position_embeddings=original_max_position_embeddings)
         more_than(0, "position", attention_factor=attention_factor)
+        if scaling == "default" and factor != 1:
+            raise UsageError(f"position option factor {factor} is for a scaling, as 'linear', not 'default'")
         self.base = base
         self.scaling = scaling
         self.factor = factor

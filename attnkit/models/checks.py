@@ -136,6 +136,15 @@ def list_problems(config: Any) -> Iterator[str]:
             yield f"{key} has {len(entries)} entries for {config.num_all_layers} layers: give one each"
         if not all(isinstance(entry, str) or names_options(entry) for entry in entries):
             yield f"{key}: an entry is a name, or a mapping from one name to a mapping of its options"
+        if (unread := unread_options(config, key)) is not None:
+            yield f"{unread} are of no layer, as {key} names the part of each: give them there, as {{name: options}}"
+
+
+def unread_options(config: Any, key: str) -> str | None:
+    """The field of options that no layer reads where `key` lists the parts of all, if it is given."""
+    family = key.removeprefix("layer_").removesuffix("s")
+    in_cross_attention = family == "scorer" and config.is_encoder_decoder and config.cross_scorer is None
+    return OPTIONS[family] if vars(config)[OPTIONS[family]] and not in_cross_attention else None
 
 
 def head_problems(config: Any, heads_key: str, keys_key: str, width_key: str) -> Iterator[str]:

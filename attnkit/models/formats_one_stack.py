@@ -286,6 +286,8 @@ def read_llama(config: Any) -> dict[str, Any]:
     more = {name: value for name, value in given.items() if name not in LLAMA_ROPE.values()}
     if more:
         raise UsageError(f"llama: rope_parameters {more} have no counterpart")
+    if kind == "default":
+        given.pop("factor", None)  # which nothing reads there
     return {"position_options": {ours: given[theirs] for ours, theirs in LLAMA_ROPE.items() if theirs in given}}
 
 

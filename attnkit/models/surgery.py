@@ -101,6 +101,8 @@ def change_config(config: AttnKitConfig, scorer: str, options: dict[int, dict[st
     if len(options) < len(depths) or any(given != first for given in options.values()):
         entries = [(scorer, options[depth]) if depth in options else config.scorer_of_layer(depth) for depth in depths]
         changes = {"layer_scorers": [{name: given} for name, given in entries]}
+        if not config.is_encoder_decoder or config.cross_scorer is not None:
+            changes["scorer_options"] = None  # which no layer reads any more
     elif config.is_encoder_decoder and config.cross_scorer is None:
         changes |= {"cross_scorer": config.scorer, "cross_scorer_options": config.scorer_options}
     return AttnKitConfig.from_dict(config.to_dict() | changes)

@@ -41,6 +41,28 @@ MISTAKES = {
     "pad_token_id must be at least 0 and less than vocab_size": {"pad_token_id": 99999},
     "a mapping from one name to a mapping of its options": {"num_hidden_layers": 1, "layer_scorers": [{"dot": 3}]},
     "give one each": {"layer_scorers": ["dot"]},
+    r"scorer_options are of no layer, as layer_scorers names the part of each: give them there, as \{name: options\}": {
+        "num_hidden_layers": 1,
+        "scorer": "gaussian",
+        "scorer_options": {"width": "fixed"},
+        "layer_scorers": ["dot"],
+    },
+    "scorer_options are of no layer": {
+        "architecture": "encoder-decoder",
+        "num_hidden_layers": 1,
+        "scorer": "gaussian",
+        "scorer_options": {"width": "fixed"},
+        "cross_scorer": "dot",
+        "layer_scorers": ["dot", "dot"],
+    },
+    "pattern_options are of no layer, as layer_patterns names the part of each": {
+        "architecture": "encoder-decoder",
+        "num_hidden_layers": 1,
+        "pattern": "sliding_window",
+        "pattern_options": {"window": 3},
+        "layer_patterns": ["full", "full"],
+    },
+    "position option factor 2.0 is for a scaling, as 'linear', not 'default'": {"position_options": {"factor": 2.0}},
     "is no multiple of num_attention_heads": {"hidden_size": 30},
     "give a divisor of it": {"num_key_value_heads": 3},
     "num_attention_heads must be at least 1": {"num_attention_heads": 0},
@@ -77,6 +99,32 @@ def test_a_mistake_is_one_line_with_its_remedy(said: str, fields: dict) -> None:
     with pytest.raises(UsageError, match=said) as raised:
         attnkit.AttnKitConfig(**fields)
     assert "\n" not in str(raised.value)
+
+
+def test_options_that_cross_attention_alone_reads_are_read() -> None:
+    fields = {"architecture": "encoder-decoder", "num_hidden_layers": 1, "layer_scorers": ["dot", "dot"]}
+    config = AttnKitConfig(**fields, scorer="gaussian", scorer_options={"width": "fixed"})
+    assert config.scorer_of_cross_attention(0) == ("gaussian", {"width": "fixed"})
+
+
+@pytest.mark.parametrize("backend", ["eager", "sdpa"])
+@pytest.mark.parametrize("architecture", ["encoder", "decoder", "encoder-decoder"])
+def test_a_mask_of_another_kind_is_one_line(architecture: str, backend: str) -> None:
+    sizes = {"vocab_size": 13, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = attnkit.AttnKitModel(AttnKitConfig(**sizes, architecture=architecture, attn_implementation=backend)).eval()
+    ids = torch.arange(5)[None]
+    rest = {"decoder_input_ids": ids} if architecture == "encoder-decoder" else {}
+    pairs = torch.ones(1, 5, 5).tril()
+    for mask, said in (
+        (pairs[:, None].long(), r"not torch.int64 \[1, 1, 5, 5\]: convert it with .bool\(\)$"),
+        (pairs.long(), r"not torch.int64 \[1, 5, 5\]: write mask\[:, None\].bool\(\) where it is one of pairs$"),
+        (pairs.bool(), r"not torch.bool \[1, 5, 5\]: write mask"),
+        (torch.ones(5), r"not torch.float32 \[5\]"),
+    ):
+        with pytest.raises(UsageError, match=rf"^attention_mask must be \[batch, tokens\], .* {said}"):
+            model(input_ids=ids, attention_mask=mask, **rest)
+    if architecture != "encoder-decoder":
+        model(input_ids=ids, attention_mask=pairs[:, None].bool())
 
 
 def test_all_mistakes_are_said_at_once() -> None:

@@ -298,6 +298,12 @@ def test_changed_waves_become_learned_positions() -> None:
     assert worst_difference(to_hf(ours, "marian"), ours, inputs) < TOLERANCE[torch.float64]
 
 
+@torch.no_grad()
+def test_a_factor_that_nothing_reads_is_left_behind() -> None:
+    theirs = build("LlamaModel", rope_parameters={"rope_type": "default", "rope_theta": 500.0, "factor": 4.0})
+    assert from_hf(theirs).config.position_options == {"base": 500.0, "scaling": "default"}
+
+
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_checkpoint_folder_is_imported(name: str, tmp_path: Any) -> None:
     theirs = build(name)

@@ -62,6 +62,15 @@ def test_heads_of_two_widths_start_as_near_as_each_can() -> None:
     assert max(change.score_difference.values()) < 1
 
 
+@torch.no_grad()
+def test_a_layer_alone_is_changed_where_all_have_options() -> None:
+    fields = {"position": "none", "scorer": "gaussian", "scorer_options": {"width": "fixed"}}
+    model = AttnKitForCausalLM(AttnKitConfig(**SIZES, **fields))
+    other, _ = replace_scorer(model, "dot", layers=[0])
+    assert other.config.scorer_options is None
+    assert other.config.scorer_of_layer(1) == ("gaussian", {"width": "fixed"})
+
+
 @pytest.mark.parametrize("name", sorted(scorers))
 def test_every_scorer_takes_the_place_of_another(name: str) -> None:
     model = train_a_little(AttnKitForCausalLM(AttnKitConfig(**SIZES, position="none", scorer="scaled_dot")))

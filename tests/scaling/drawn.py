@@ -87,8 +87,10 @@ def configs(draw: st.DrawFn) -> tuple[AttnKitConfig, str]:
     layers = fields["num_hidden_layers"] + fields.get("num_decoder_layers", 0)
     if draw(st.booleans()):
         fields["layer_scorers"] = [dict([draw(part(scorers))]) for _ in range(layers)]
+        fields["scorer_options"] = None
     if draw(st.booleans()):
         fields["layer_patterns"] = [dict([draw(part(patterns))]) for _ in range(layers)]
+        fields["pattern_options"] = None
     fields = mended(fields)
     if architecture == "encoder" and fields["position"] == "transformer_xl":
         fields["two_stream"] = True
