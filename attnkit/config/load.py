@@ -2,6 +2,7 @@
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -120,7 +121,7 @@ class Reading:
             name = f"{prefix}{key}"
             if name in self.sections and isinstance(value, dict):
                 kept[key] = self.shared(value, f"{name}.")
-            elif name in self.keys and name != IMPORTS:
+            elif name in self.keys and name not in (IMPORTS, *never_shared(self.run_class)):
                 kept[key] = value
         return kept
 
@@ -207,12 +208,26 @@ class Reading:
         return f"{place}{name}: {message}"
 
 
+class AlwaysGiven(ABC):
+    """A kind of run with keys that no saved run stands in for."""
+
+    @staticmethod
+    @abstractmethod
+    def always_given() -> tuple[str, ...]:
+        """These keys."""
+
+
 @runtime_checkable
 class Checked(Protocol):
     """A section, or a run, that knows what is wrong with its values taken together."""
 
     def problems(self) -> list[str]:
         """A line for each."""
+
+
+def never_shared(run_class: type) -> Sequence[str]:
+    """The keys of a kind of run that are to be given each time, whatever the run at its path was saved with."""
+    return run_class.always_given() if issubclass(run_class, AlwaysGiven) else ()
 
 
 def too_large(given: dict[str, Any]) -> list[str]:

@@ -34,9 +34,9 @@ class EvaluateRun:
     Of the text of a pretrained model the held-out part is scored; of a `data.source` (or `data.held_out_source`) that
     is given, all of it.
 
-    A fine-tuned run says the metrics of its task, of its held-out and test examples again, or of all examples of a
-    `data.source` that is given, with the columns of the run. `objective` and the keys of `data` on packing, prepared
-    rows and streaming are of pretraining alone.
+    A fine-tuned run says the metrics of its task, of its held-out and test examples again, or of all examples of
+    another `data.source` that is given, with the columns of the run. `objective` and the keys of `data` on packing,
+    prepared rows and streaming are of pretraining alone.
     """
 
     path: str

@@ -6,7 +6,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnkit.config.finetune_run import FinetuneRun
@@ -19,7 +19,7 @@ from attnkit.files import strict_yaml
 from attnkit.files.disk import check_free, claim, filling, replacing, seal
 from attnkit.files.hub import open_repository, upload
 from attnkit.files.saved import CHECKPOINTS, CONFIG, MODEL
-from attnkit.files.text import json_text
+from attnkit.files.text import json_text, read_json
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.recipes import manifest
 from attnkit.recipes.card import write_run_card
@@ -28,7 +28,14 @@ from attnkit.recipes.saved import TOKENIZER
 from attnkit.training.checkpoint import check_intact, newest_complete
 from attnkit.training.launch import check_shared_folder, on_main
 from attnkit.training.loop import TrainResult
-from attnkit.training.run_folder import LOG, check_output_folder, open_output_folder, refuse_foreign_files, writing
+from attnkit.training.run_folder import (
+    ENVIRONMENT,
+    LOG,
+    check_output_folder,
+    open_output_folder,
+    refuse_foreign_files,
+    writing,
+)
 from attnkit.training.settings import TrainingConfig
 from attnkit.training.tracking import Tracker, read_log
 
@@ -37,10 +44,10 @@ SUMMARY, LOSS_CURVE = "summary.json", "loss.png"
 NOT_COMPARED = {"tracking", "grid", "imports"}
 """The sections of a run that may be others when it goes on."""
 WITHOUT_EFFECT = {
-    *("output_dir", "max_steps", "num_processes", "timeout", "resume", "overwrite", "from_checkpoint", "push_to_hub"),
+    *("output_dir", "num_processes", "timeout", "resume", "overwrite", "from_checkpoint", "push_to_hub"),
     *("log_steps", "save_steps", "keep_last", "keep_every", "peak_flops", "activation_checkpointing"),
 }
-"""Of `training`: what changes no step of a run, but for more steps behind the last."""
+"""Of `training`: what changes no step of a run."""
 
 Run = TypeVar("Run", PretrainRun, FinetuneRun)
 Data = TypeVar("Data", bound=DataConfig)
@@ -85,7 +92,17 @@ def check_same_run(run: PretrainRun | FinetuneRun) -> list[str]:
     if others:
         raise UsageError(f"training.resume: {path} is of another run: {'; '.join(others)}")
     free = {f"training.{name}" for name in WITHOUT_EFFECT}
-    return [said for key, said in changed.items() if key not in free]
+    return [said for key, said in changed.items() if key not in free] + other_processes(folder)
+
+
+def other_processes(folder: Path) -> list[str]:
+    """That a run goes on with more or fewer processes than it had, in words, as a step then has other rows."""
+    now = PartialState().num_processes
+    try:
+        before = read_json(folder / ENVIRONMENT).get("processes", now)
+    except (OSError, UsageError):  # written anew by each start
+        return []
+    return [f"the number of processes was {before} and is {now}"] if before != now else []
 
 
 def saved_run(run: PretrainRun | FinetuneRun, folder: Path) -> PretrainRun | FinetuneRun:

@@ -1,6 +1,6 @@
 """A fine-tuned model on other examples: predictions where nothing is known, figures where the answers are."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from accelerate import Accelerator
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnkit.config.finetune_run import FinetuneRun
-from attnkit.config.load import load_saved
+from attnkit.config.load import AlwaysGiven, load_saved
 from attnkit.data.sources import DataConfig
 from attnkit.errors import UsageError, first_line
 from attnkit.files.saved import run_folder
@@ -32,8 +32,9 @@ from attnkit.training.run_folder import PREDICTIONS, nearest_existing, writing
 
 
 @dataclass(kw_only=True)
-class PredictRun:
-    """What is predicted. The keys of the run that made the model stand in for the defaults shown here."""
+class PredictRun(AlwaysGiven):
+    """What is predicted. The keys of the run that made the model stand in for the defaults shown here, but for
+    `data.source`, which has to be given."""
 
     path: str
     """The folder of a fine-tuned run, or of its model."""
@@ -44,19 +45,25 @@ class PredictRun:
     imports: list[str] = field(default_factory=list)
     """Python files or modules that register parts; those of the run that made the model need not be named."""
 
+    @staticmethod
+    def always_given() -> tuple[str, ...]:
+        return ("data.source",)
+
 
 def predict(run: PredictRun) -> str:
     """Predict for every example of `data.source`, which needs no answers, and return what there is to say.
 
     Raises `UsageError` if there is no such model or file, or if an example cannot be read.
     """
+    if run.data.source is None:
+        raise UsageError("data.source: is not given: name the examples to predict for, --data.source FILE")
     finetuned, folder = finetuned_run(run.path, data=run.data, imports=run.imports)
     path = folder / PREDICTIONS / "new.jsonl" if run.output is None else Path(run.output)
     check_output(path)
     accelerator = make_accelerator()
     task = make_task(finetuned.task, finetuned.data)
     read = read_examples(run.data.source, task=task, data=finetuned.data, answers=False)
-    if problems := read.faults.lines():
+    if problems := [*kept_of_run(read.faults.lines(), data=finetuned.data)]:
         raise UsageError("\n".join(problems))
     examples = read.examples
     tokenizer, model = load_finetuned(run.path, task, accelerator=accelerator)
@@ -82,6 +89,14 @@ def predict(run: PredictRun) -> str:
     accelerator.end_training()
     notes = task.notes(rows, sequence_length=length)
     return "\n".join([f"predictions   {len(examples):,} in {path}", *(f"cut           {note}" for note in notes)])
+
+
+def kept_of_run(problems: list[str], *, data: ExamplesConfig) -> Iterator[str]:
+    """The problems; that a column to be kept is missing, with how to do without, as it may be the run that keeps it."""
+    for problem in problems:
+        is_kept = any(f"column {name!r}" in problem and "data.kept_columns" in problem for name in data.kept_columns)
+        said = "; where it is not given, data.kept_columns is that of the run: --data.kept_columns '[]' leaves it out"
+        yield problem + said * is_kept
 
 
 def check_output(path: Path) -> None:
@@ -143,6 +158,9 @@ def evaluate_finetuned(path: str, *, data: DataConfig, batch_size: int, imports:
             lines += [f"{'':<14}{note}" for note in task.notes(rows, sequence_length=length)]
             lines.append(f"{'examples':<14}{len(examples[split]):,}")
     accelerator.end_training()
+    if is_own:
+        said = "what the run held out of its own examples, as it was trained on the others; a copy is measured whole"
+        lines.insert(0, f"{'measured':<14}{said}")
     return "\n".join(lines + [f"{'split':<14}{note}" for note in split_notes])
 
 

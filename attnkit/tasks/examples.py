@@ -32,6 +32,9 @@ LINES = 20  # errors of one source
 class NewExamplesConfig(DataConfig):
     """Examples, and what of them is written beside what a model says to them."""
 
+    source: str | list[str] | None = None  # type: ignore[assignment]
+    """Examples, which have to be given: files, globs and folders of jsonl, csv, tsv, parquet and arrow (plain or .gz),
+    or a hub name."""
     kept_columns: list[str] = field(default_factory=list)
     """Other columns of the examples, such as an id, that files of predictions hold too."""
 
@@ -101,6 +104,8 @@ def load_examples(task: "Task", data: ExamplesConfig, *, notes: list[str] | None
         problems += [line for found in read.values() for line in unknown(found.examples, task=task)]
     if problems:
         raise UsageError("\n".join(problems))
+    if notes is not None:
+        notes += look_alikes(task.names())
     for example in train:
         example.pop(KEPT, None)  # nothing is written of what is trained on
     splits = {
@@ -112,6 +117,17 @@ def load_examples(task: "Task", data: ExamplesConfig, *, notes: list[str] | None
     if notes is not None and read.keys() != {"data.source"}:
         notes += met_in_training(splits, task=task)
     return splits
+
+
+def look_alikes(labels: Sequence[str]) -> Iterator[str]:
+    """A line where labels differ by nothing but white space around them."""
+    alike: dict[str, list[str]] = defaultdict(list)
+    for label in labels:
+        alike[label.strip()].append(label)
+    for them in alike.values():
+        if len(them) > 1:
+            named = ", ".join(map(repr, them))
+            yield f"{named} differ only by white space around them and are classes of their own: write them alike"
 
 
 def met_in_training(splits: dict[str, list[Example]], *, task: "Task") -> Iterator[str]:

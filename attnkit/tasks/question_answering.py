@@ -89,7 +89,8 @@ class QuestionAnswering(Task):
                 yield Fault(f"{column}: an answer is only white space; remove it, and its answer_start")
             elif start is None and context.count(answer) != 1:
                 found = f"{shown(answer)} {context.count(answer)} times"
-                yield Fault(f"{column}: the text has the answer ", found=found, after=f"; write it as {ANSWERS}")
+                remedy = f"write it as {ANSWERS}" if answer in context else "correct the answer or the text"
+                yield Fault(f"{column}: the text has the answer ", found=found, after=f"; {remedy}")
             elif start is None:
                 answers[number] = (answer, context.index(answer))
             elif not 0 <= start <= len(context) - len(answer):

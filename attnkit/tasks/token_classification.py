@@ -2,7 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, takewhile
 from typing import Any, final
 
 from transformers import AutoModelForTokenClassification, PreTrainedTokenizerBase
@@ -26,7 +27,9 @@ class TokenClassification(LabelTask):
 
     Words are in a list, or in a text with white space between them, and so are their tags; what the model reads is the
     words with a space between each two, as `pipeline` would be given it. Only the first token of a word is trained on
-    and read. A word that was cut off by `data.sequence_length` is wrong, and counted.
+    and read; what `pipeline` takes for words besides, a token that is a space alone and further bytes of a first
+    character, learns to go on with an entity or to be outside of one. A word that was cut off by
+    `data.sequence_length` is wrong, and counted.
     """
 
     auto_class = AutoModelForTokenClassification
@@ -58,9 +61,11 @@ class TokenClassification(LabelTask):
         yield from super().learn(train)
         odd = [name for name in self.classes if not BIO.fullmatch(name)]
         if odd and any(isinstance(metric, EntityMetric) for metric, _ in self.metrics().values()):
+            are_numbers = all(map(str.isdecimal, odd)) and self.task.label_names is None
+            remedy = "name the tags by task.label_names, or " if are_numbers else ""
             yield (
                 f"task.metrics: {odd[0]!r} is no BIO tag (O, B-class, I-class), so there are no entities; "
-                "set task.metrics to [tag_accuracy]"
+                f"{remedy}set task.metrics to [tag_accuracy]"
             )
 
     def texts(self, examples: Sequence[Example]) -> list[str]:
@@ -79,14 +84,18 @@ class TokenClassification(LabelTask):
 
     def encode(self, examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> list[Row]:
         rows = tokenize(tokenizer, self.texts(examples), max_length=max_length, return_offsets_mapping=True)
-        numbers = self.numbers()
+        numbers, special = self.numbers(), set(tokenizer.all_special_ids)
         for row, example in zip(rows, examples, strict=True):
-            row["first_tokens"] = first_tokens(example["words"], row.pop("offset_mapping"))
+            offsets = row.pop("offset_mapping")
+            row["first_tokens"] = first_tokens(example["words"], offsets)
             row["missed"] = len(example["words"]) - len(row["first_tokens"])
             if "tags" in example:
                 row["labels"] = [IGNORED] * len(row["input_ids"])
                 for word, token in row["first_tokens"].items():
                     row["labels"][token] = numbers[example["tags"][word]]
+                for token, tag in tags_beside(example, row["first_tokens"], offsets).items():
+                    if tag in numbers and row["input_ids"][token] not in special:
+                        row["labels"][token] = numbers[tag]
         return rows
 
     def notes(self, rows: Sequence[Row], *, sequence_length: int) -> list[str]:
@@ -141,4 +150,21 @@ def first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> di
             found[word] = token
             token += 1
         start = end + 1
+    return found
+
+
+def tags_beside(example: Example, first: Mapping[int, int], offsets: Sequence[tuple[int, int]]) -> dict[int, str]:
+    """token -> its tag, of the tokens beside the first ones that `pipeline`, which goes by spaces, takes for words too:
+    the space alone before a word, and the further bytes of its first character."""
+    words, tags = example["words"], example["tags"]
+    starts = [0, *accumulate(len(word) + 1 for word in words)]
+    found = {}
+    for word, token in first.items():
+        start, tag = starts[word], tags[word]
+        if word > 0 and start - 1 <= offsets[token - 1][0] and offsets[token - 1][1] <= start:
+            goes_on = tag.startswith("I-") and tags[word - 1] in (tag, f"B-{tag[2:]}")
+            found[token - 1] = tag if goes_on else "O"
+        num_bytes = sum(1 for _ in takewhile((start, start + 1).__eq__, offsets[token + 1 :]))
+        within = f"I-{tag[2:]}" if tag.startswith("B-") else tag
+        found |= dict.fromkeys(range(token + 1, token + 1 + num_bytes), within)
     return found

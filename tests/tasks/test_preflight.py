@@ -73,6 +73,22 @@ def test_a_file_is_read_on_after_a_faulty_row(tmp_path: Path) -> None:
     assert "c.parquet, row 3: column 'day' holds a value of type date32[day] that cannot be read (" in far
 
 
+def test_labels_that_differ_by_white_space_are_said(tmp_path: Path) -> None:
+    rows = [{"text": f"text {number}", "label": ("pos", "pos ", "neg")[number % 3]} for number in range(12)]
+    config, notes = ExamplesConfig(source=write(tmp_path / "a.jsonl", *rows), held_out_fraction=0.3), []
+    load_examples(make_task(TaskConfig(), config), config, notes=notes)
+    assert [note for note in notes if "white space" in note] == [
+        "'pos', 'pos ' differ only by white space around them and are classes of their own: write them alike"
+    ]
+
+
+def test_tags_that_are_numbers_can_have_names(tmp_path: Path) -> None:
+    rows = [{"text": f"a b{number}", "label": [0, 1]} for number in range(4)]
+    config = ExamplesConfig(source=write(tmp_path / "a.jsonl", *rows), held_out_fraction=0.5)
+    with pytest.raises(UsageError, match=r"no BIO tag .*; name the tags by task\.label_names, or set task\.metrics"):
+        load_examples(make_task(TaskConfig(name="token_classification"), config), config)
+
+
 def test_a_fault_of_many_rows_is_one_line(tmp_path: Path) -> None:
     rows = [{"text": "", "label": "0"}] * 50 + [{"text": "x", "label": str(2 + number)} for number in range(40)]
     found = faults(TaskConfig(label_names=["a", "b"]), source=write(tmp_path / "a.jsonl", *rows))

@@ -172,10 +172,56 @@ def test_other_settings_of_training_are_said_by_a_run_that_goes_on(
     again: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert again("run", "--training.max_steps", 3, "--training.learning_rate", 0.5) == 0
-    said = "going on otherwise than the run began: training.learning_rate was 0.001 and is 0.5\n"
-    assert said in capsys.readouterr().out
-    assert again("run", "--training.max_steps", 4, "--training.learning_rate", 0.5, "--training.log_steps", 1) == 0
+    changed = "training.max_steps was 2 and is 3; training.learning_rate was 0.001 and is 0.5"
+    assert f"going on otherwise than the run began: {changed}\n" in capsys.readouterr().out
+    assert again("run", "--training.max_steps", 3, "--training.learning_rate", 0.5, "--training.log_steps", 1) == 0
     assert "otherwise" not in capsys.readouterr().out
+
+
+def test_another_number_of_processes_is_said_by_a_run_that_goes_on(
+    again: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run" / "environment.json"
+    path.write_text(json.dumps(strict(path) | {"processes": 2}), encoding="utf-8")
+    assert again("run") == 0
+    said = "going on otherwise than the run began: the number of processes was 2 and is 1\n"
+    assert said in capsys.readouterr().out
+    assert again("run") == 0
+    assert "otherwise" not in capsys.readouterr().out
+    path.write_text("{", encoding="utf-8")
+    assert again("run") == 0
+
+
+def test_predictions_are_of_a_source_that_is_given(
+    again: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", str(tmp_path / "run")]) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert "data.source: is not given: name the examples to predict for, --data.source FILE" in error
+    assert not (tmp_path / "run" / "predictions" / "new.jsonl").exists()
+
+
+def test_what_is_measured_of_a_runs_own_file_is_said(
+    again: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", str(tmp_path / "run"), "--data.source", str(tmp_path / "rows.jsonl")]) == 0
+    said = capsys.readouterr().out
+    assert "measured      what the run held out of its own examples, as it was trained on the others" in said
+    assert "all " not in said
+
+
+def test_a_kept_column_of_the_run_need_not_be_kept(
+    reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{**row, "id": number} for number, row in enumerate(REVIEWS)]
+    kept = ("--data.kept_columns", "[id]")
+    assert main(words("classification", write(tmp_path / "rows.jsonl", rows), tmp_path / "run", *kept)) == 0
+    predict = ["predict", str(tmp_path / "run"), "--data.source", str(reviews / "test.jsonl")]
+    assert main(predict) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert "no column 'id'" in error
+    assert error.endswith("data.kept_columns is that of the run: --data.kept_columns '[]' leaves it out")
+    assert main([*predict, "--data.kept_columns", "[]"]) == 0
 
 
 def test_what_marks_a_run_as_finished_is_written_last(
