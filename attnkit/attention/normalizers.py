@@ -251,9 +251,9 @@ class Stochastic(Normalizer):
             self.draws = ()
 
     def forward(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
-        soft = masked_softmax(scores, allowed)
         if not self.training:
-            return straight_through(soft.detach(), allowed)
+            return highest(scores.detach(), allowed).to(scores.dtype)
+        soft = masked_softmax(widen(scores), allowed)
         chances = soft.detach().nan_to_num()  # the loss is NaN where scores are
         nothing = (chances.sum(-1, keepdim=True) == 0).to(chances.dtype)
         choice = torch.multinomial((chances + nothing).flatten(0, 2), 1).view(*soft.shape[:-1], 1)
@@ -266,7 +266,7 @@ class Stochastic(Normalizer):
         )
         if not is_repeated_pass():
             self.draws = (*self.draws, drawn)
-        return keep_allowed(torch.zeros_like(soft).scatter(-1, choice, 1.0), allowed)
+        return keep_allowed(torch.zeros_like(scores).scatter(-1, choice, 1.0), allowed)
 
     def leave_out(self, padding: Tensor) -> None:
         if self.draws:
@@ -352,10 +352,4 @@ def highest(scores: Tensor, allowed: Tensor | None) -> Tensor:
     scores = mask_scores(widen(scores), allowed)
     soft = keep_allowed(torch.softmax(scores, dim=-1), allowed)
     one_hot = F.one_hot(scores.argmax(-1), scores.shape[-1]).to(scores.dtype)
-    return keep_allowed(one_hot, allowed) + (soft - soft.detach())
-
-
-def straight_through(soft: Tensor, allowed: Tensor | None) -> Tensor:
-    """One-hot at the highest weight, with the gradient of the weights."""
-    one_hot = F.one_hot(soft.argmax(-1), soft.shape[-1]).to(soft.dtype)
     return keep_allowed(one_hot, allowed) + (soft - soft.detach())
