@@ -48,7 +48,7 @@ class NewExamplesConfig(DataConfig):
 class ExamplesConfig(NewExamplesConfig):
     """The examples of a fine-tuning run."""
 
-    source: str | list[str] | None = None  # type: ignore[assignment]
+    source: str | list[str] | None = None
     """Examples to train on, which have to be given: `python-docs`, or files, globs and folders of jsonl, csv, tsv,
     parquet and arrow (plain or .gz), or a hub name (`org/name`, with `@revision` and `:split` where these are not
     `main` and `train`)."""
