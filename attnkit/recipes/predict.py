@@ -160,7 +160,7 @@ def evaluate_finetuned(path: str, *, data: DataConfig, batch_size: int, imports:
     accelerator.end_training()
     if is_own:
         said = "what the run held out of its own examples, as it was trained on the others; a copy is measured whole"
-        lines.insert(0, f"{'measured':<14}{said}")
+        lines.append(f"{'measured':<14}{said}")
     return "\n".join(lines + [f"{'split':<14}{note}" for note in split_notes])
 
 
