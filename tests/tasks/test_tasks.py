@@ -255,8 +255,9 @@ def test_two_processes_say_what_one_says(run_of: Callable[[str], Path]) -> None:
         two = json.loads((folder / f"figures-{rank}.json").read_text(encoding="utf-8"))
         assert two["num_processes"] == 2
         for name, figures in two["figures"].items():
-            # Each batch is read by one process, so that metrics are equal to the last digit; losses are summed by two.
-            assert figures == one[name] | {"loss": pytest.approx(one[name]["loss"], rel=1e-6)}
+            # A row too many, or one too few, would change a thousandth: sums of two processes, and on some processors
+            # where numbers lie in memory, change the last digits.
+            assert figures == pytest.approx(one[name], rel=1e-6, abs=1e-7)
             summary = json.loads((folder / name / "run" / "summary.json").read_text(encoding="utf-8"))
             assert figures == pytest.approx(summary["held_out"], rel=1e-4)
 
