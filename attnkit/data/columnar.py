@@ -91,6 +91,17 @@ def values_of_row(row: pa.RecordBatch) -> dict[str, Any] | Fault:
     return found
 
 
+def checked(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch from a file, whose numbers say where to read: those of a damaged one point anywhere. Text that is not
+    UTF-8 is of single rows."""
+    try:
+        batch.validate(full=True)
+    except pa.ArrowInvalid as error:
+        if "UTF8" not in str(error):
+            raise
+    return batch
+
+
 @final
 @readers.register("parquet")
 class ParquetFile(ColumnarFile):
@@ -127,6 +138,6 @@ class ArrowFile(ColumnarFile):
             check_columns(self.columns, columns, place=str(self.path))
             batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)
             features = self.features(reader.schema)
-            yield from self.decoded((batch.select(list(columns)) for batch in batches), features)
-        except (pa.ArrowException, OSError) as error:
+            yield from self.decoded((checked(batch.select(list(columns))) for batch in batches), features)
+        except (pa.ArrowException, OSError, MemoryError) as error:
             raise UsageError(f"{self.path}: is no complete Arrow file ({first_line(error)}); write it again") from error

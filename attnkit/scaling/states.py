@@ -3,8 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from torch import nn
-
+from attnkit.models.kinds import matrices_of_body
 from attnkit.scaling.choices import Optimizer, Precision
 from attnkit.scaling.parameters import count_parameters
 from attnkit.scaling.subject import Subject
@@ -58,11 +57,5 @@ def numbers_by_shape(subject: Subject, optimizer: Optimizer) -> int:
             for it in model.parameters()
         )
     parameters = sum(it.numel() for it in model.parameters())
-    hidden = {
-        id(parameter): parameter.numel()
-        for module in model.base_model.modules()
-        if not isinstance(module, nn.Embedding)
-        for parameter in module.parameters(recurse=False)
-        if parameter.ndim == 2
-    }
+    hidden = {id(parameter): parameter.numel() for parameter in matrices_of_body(model)}
     return 2 * parameters - sum(hidden.values())

@@ -30,6 +30,7 @@ from transformers import PreTrainedConfig
 from attnkit.errors import UsageError, check_count, nearest
 from attnkit.models.blocks import Block
 from attnkit.models.configuration_attnkit import AttnKitConfig
+from attnkit.models.kinds import vectors
 from attnkit.models.language import AttnKitForCausalLM
 from attnkit.scaling.choices import Rule
 from attnkit.scaling.subject import MOST_LAYERS
@@ -71,7 +72,8 @@ class Transfer:
 
     def factors(self, model: nn.Module) -> dict[int, tuple[float, float]]:
         """Factors of learning rate and weight decay, by the `id` of the parameter; all others keep theirs."""
-        found = {id(it): (self.vector_rate, 1.0) for it in block_parameters(model) if it.ndim < 2}
+        of_blocks = {id(parameter) for parameter in block_parameters(model)}
+        found = dict.fromkeys(vectors(model) & of_blocks, (self.vector_rate, 1.0))
         return found | {id(it): (self.hidden_rate, self.hidden_decay) for it in hidden_matrices(model)}
 
 

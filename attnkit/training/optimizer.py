@@ -1,7 +1,7 @@
 """Optimizers by name, and the groups of parameters that all of them get. All but Lion are torch's."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -9,9 +9,9 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
-from transformers import PreTrainedModel
 
 from attnkit.errors import UsageError
+from attnkit.models.kinds import matrices_of_body, vectors
 from attnkit.scaling.transfer import Transfer, transfer
 from attnkit.training.layers import rate_factors
 from attnkit.training.settings import TrainingConfig
@@ -28,7 +28,7 @@ def parameter_groups(model: nn.Module, training: TrainingConfig) -> list[Group]:
     |---|---|---|
     | hidden | matrices inside the body that are no embedding | yes |
     | matrix | all else of two and more dimensions: embeddings, heads, stacks of matrices | yes |
-    | vector | biases, norms and other vectors | no |
+    | vector | biases, norms and other vectors, also one per head in one tensor | no |
 
     The groups keep the names of their parameters, so that a checkpoint of another model is noticed. A group learns at
     `rate_factor` times the rate of the schedule, less near the input with `training.layer_decay`, and its decay too has
@@ -36,13 +36,13 @@ def parameter_groups(model: nn.Module, training: TrainingConfig) -> list[Group]:
     share out some of its parameters, as one kernel takes no others with these. Raises `ValueError` when nothing is
     trainable.
     """
-    hidden = {id(parameter) for parameter in hidden_matrices(model)}
+    hidden, single = {id(parameter) for parameter in matrices_of_body(model)}, vectors(model)
     of_layer = rate_factors(model, training.layer_decay)
     of_rule = {} if training.transfer is None else chosen_transfer(model.config, training).factors(model)
     named: dict[tuple[str, float, float, bool], list[tuple[str, nn.Parameter]]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            kind = "vector" if parameter.ndim < 2 else "hidden" if id(parameter) in hidden else "matrix"
+            kind = "vector" if id(parameter) in single else "hidden" if id(parameter) in hidden else "matrix"
             rate, decay = of_rule.get(id(parameter), (1.0, 1.0))
             is_shared = isinstance(parameter, DTensor)
             named.setdefault((kind, of_layer[name] * rate, decay, is_shared), []).append((name, parameter))
@@ -69,14 +69,6 @@ def chosen_transfer(config: Any, training: TrainingConfig) -> Transfer:
         )
     except UsageError as error:
         raise UsageError(f"training.transfer: {error}") from error
-
-
-def hidden_matrices(model: nn.Module) -> Iterator[nn.Parameter]:
-    """The matrices between embeddings and head: those of the base model, where a model of transformers names one."""
-    body = model.base_model if isinstance(model, PreTrainedModel) else model
-    for module in body.modules():
-        if not isinstance(module, nn.Embedding):
-            yield from (parameter for parameter in module.parameters(recurse=False) if parameter.ndim == 2)
 
 
 def adamw(groups: Sequence[Group], training: TrainingConfig) -> Optimizer:

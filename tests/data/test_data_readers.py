@@ -4,6 +4,8 @@ import csv
 import gzip
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import datasets
@@ -317,3 +319,38 @@ def test_an_arrow_file_is_read_like_a_stream(tmp_path: Path) -> None:
     with pa.ipc.new_file(str(tmp_path / "it.arrow"), table.schema) as writer:
         writer.write_table(table)
     assert sorted(read(str(tmp_path / "it.arrow"))) == ["one", "two"]
+
+
+def test_damaged_arrow_files_end_in_a_line(tmp_path: Path) -> None:
+    """Their numbers say where to read; a process that follows them anywhere dies, so another one tries."""
+    table = pa.table({"text": [f"document number {number} with a few words" for number in range(400)]})
+    script = tmp_path / "read.py"
+    script.write_text("""
+import random, sys
+from pathlib import Path
+import attnkit.data
+from attnkit.data.readers import open_file
+from attnkit.errors import UsageError
+
+refused = 0
+for path in map(Path, sys.argv[1:]):
+    whole = path.read_bytes()
+    for seed in range(60):
+        damaged, draw = bytearray(whole), random.Random(seed)
+        for _ in range(3):
+            damaged[draw.randrange(8, len(whole))] ^= 1 << draw.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            rows = list(open_file(path, documents="line", refuse=lambda error: None).rows({"text": "it"}))
+        except UsageError as error:
+            assert len(str(error).splitlines()) == 1, error
+            refused += 1
+print(refused)
+""")
+    for opened, name in ((pa.ipc.new_file, "file.arrow"), (pa.ipc.new_stream, "stream.arrow")):
+        with pa.OSFile(str(tmp_path / name), "wb") as sink, opened(sink, table.schema) as writer:
+            writer.write_table(table)
+    files = [str(tmp_path / name) for name in ("file.arrow", "stream.arrow")]
+    ended = subprocess.run([sys.executable, str(script), *files], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout) > 10

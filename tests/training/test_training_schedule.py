@@ -3,6 +3,7 @@
 import gc
 import math
 import random
+import re
 import sys
 import weakref
 from pathlib import Path
@@ -15,6 +16,9 @@ from accelerate import Accelerator
 from samples import causal_model, classifier, collate_text, run, settings, text_rows
 from torch import nn
 
+from attnkit import AttnKitConfig, AttnKitForCausalLM
+from attnkit.attention import scorers
+from attnkit.errors import UsageError
 from attnkit.training.optimizer import (
     OPTIMIZERS,
     build_optimizer,
@@ -90,6 +94,26 @@ def test_groups_tell_hidden_matrices_from_embeddings_and_heads() -> None:
     assert "bert.encoder.layer.0.attention.self.query.weight" in names["hidden"]
     assert {"bert.embeddings.word_embeddings.weight", "classifier.weight"} <= names["matrix"]
     assert {"classifier.bias", "bert.embeddings.LayerNorm.weight"} <= names["vector"]
+
+
+PART = r"\.(scorer|pattern|position|normalizer)\."
+
+
+@pytest.mark.parametrize("scorer", scorers)
+def test_vectors_of_heads_are_no_matrices(scorer: str) -> None:
+    """Each part has matrices of its own, of which a head's are stacked, and vectors, of which a head's are too."""
+    fields = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    for pattern, position in (("local_p", "none"), ("full", "transformer_xl")):
+        try:
+            model = AttnKitForCausalLM(AttnKitConfig(scorer=scorer, pattern=pattern, position=position, **fields))
+        except UsageError:
+            continue
+        groups = parameter_groups(model, TrainingConfig(optimizer="muon"))
+        kinds = {name: group["kind"] for group in groups for name, _ in group["params"]}
+        of_parts = {name: parameter for name, parameter in model.named_parameters() if re.search(PART, name)}
+        for name, parameter in of_parts.items():
+            assert kinds[name] == ("matrix" if parameter.ndim == 3 else "vector"), name
+        assert kinds["model.decoder.layers.0.attention.q_proj.weight"] == "hidden"
 
 
 def test_adamw_is_fused() -> None:
