@@ -410,9 +410,10 @@ def tile_function(tile: Tile, compiled: bool) -> Callable[..., Any]:
 
 
 def guards_of_arguments(guards: Any) -> list[bool]:
-    """Of what a compiled tile would check each time it is called, what can change: its tensors. The rest is its code
-    and its own copy of a scorer, and takes longer to look at than some tiles to compute."""
-    return [guard.guard_type in ("TENSOR_MATCH", "NONE_MATCH", "GLOBAL_STATE", "SHAPE_ENV") for guard in guards]
+    """Of what a compiled tile would check each time it is called, what can change: its tensors, and which of them are
+    None. The rest is its code and its own copy of a scorer, and takes longer to look at than some tiles to compute."""
+    types = ("TENSOR_MATCH", "GLOBAL_STATE", "SHAPE_ENV")
+    return [guard.guard_type in types or "tensors" in guard.name for guard in guards]  # `tensors` of `run`
 
 
 COMPILER_OPTIONS: dict[str, Any] = {
