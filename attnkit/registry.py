@@ -63,5 +63,6 @@ class Registry(dict[str, type[T]]):
 
     def __missing__(self, name: str) -> type[T]:
         raise UsageError(
-            f"unknown {self.family} {name!r}: {nearest(name, self)}; a part of your own needs its file in imports"
+            f"unknown {self.family} {name!r}: {nearest(name, self)}; "
+            "a part of your own needs its file in imports, or in Python an import"
         )

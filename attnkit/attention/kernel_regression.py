@@ -3,12 +3,16 @@
 Shapes: Q points asked, K points known, D their dimensions, V values.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
 from attnkit.attention.normalizers import masked_softmax
 from attnkit.attention.scorers.distance import Gaussian
 from attnkit.errors import UsageError, check_number
+
+DIGITS = 53  # binary ones of a number in fp64
 
 
 def kernel_regression(x_query: Tensor, x_key: Tensor, y: Tensor, width: float | Tensor = 1.0) -> Tensor:
@@ -72,7 +76,8 @@ class KernelRegression:
 
     @torch.enable_grad()
     def fit(self, x: Tensor, y: Tensor, *, max_steps: int = 200) -> "KernelRegression":
-        """x [K] or [K, D], y [K] or [K, V]: set `width` and `leave_one_out_error`, starting from the present width.
+        """x [K] or [K, D], y [K] or [K, V]: set `width` and `leave_one_out_error`, those of the first minimum downhill
+        from the present width.
 
         Raises `UsageError` for too few points, numbers that are none, and a width at which the error does not change.
         """
@@ -86,25 +91,28 @@ class KernelRegression:
         self.x, self.y = x.double(), y.double()
         if not (self.x.isfinite().all() and self.y.isfinite().all()):
             raise UsageError("x and y must be finite numbers: leave out the points that are not")
-        log_width = torch.tensor(float(self.width), dtype=torch.float64).log().requires_grad_()
-        optimizer = torch.optim.LBFGS(
-            [log_width], max_iter=max_steps, tolerance_grad=1e-10, tolerance_change=1e-14, line_search_fn="strong_wolfe"
-        )
-
-        (slope,) = torch.autograd.grad(self.leave_one_out(log_width.exp()), log_width)
+        here = math.log(self.width)
+        slope = self.slope(here)
         if slope == 0:
             raise UsageError(f"at width {self.width:g} the error does not change: start nearer to 1 / distance")
-
-        def closure() -> Tensor:
-            optimizer.zero_grad()
-            loss = self.leave_one_out(log_width.exp())
-            loss.backward()
-            return loss
-
-        optimizer.step(closure)
-        self.width = log_width.exp().item()
-        self.leave_one_out_error = self.leave_one_out(log_width.exp()).item()
+        # Downhill, no faster than a minimum is wide, and back by halves from where it goes up again.
+        step = -math.copysign(math.log(2), slope)
+        for _ in range(max_steps):
+            if self.slope(here + step) * slope <= 0:
+                break
+            here += step
+        for _ in range(min(max_steps, DIGITS)):
+            step /= 2
+            if self.slope(here + step) * slope > 0:
+                here += step
+        self.width = math.exp(here)
+        self.leave_one_out_error = self.leave_one_out(torch.tensor(self.width, dtype=torch.float64)).item()
         return self
+
+    def slope(self, log_width: float) -> float:
+        """The derivative of the leave-one-out error by the logarithm of the width."""
+        logarithm = torch.tensor(log_width, dtype=torch.float64, requires_grad=True)
+        return torch.autograd.grad(self.leave_one_out(logarithm.exp()), logarithm)[0].item()
 
     def leave_one_out(self, width: Tensor) -> Tensor:
         """Mean squared error of each known value, predicted from all the others."""

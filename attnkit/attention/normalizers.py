@@ -131,7 +131,8 @@ class Entmax15(Normalizer):
 
     def forward(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
         dtype = scores.dtype
-        scores = shift_to_zero(widen(scores), allowed, masked=-4.0) / 2  # nothing below max - 2 is in the support
+        # Nothing below max - 2 is in the support, and what is far below has a square that no number holds.
+        scores = shift_to_zero(widen(scores), allowed, masked=-4.0).clamp(min=-4.0) / 2
         with torch.no_grad():
             ordered = scores.sort(dim=-1, descending=True).values
             rank = torch.arange(1, scores.shape[-1] + 1, device=scores.device)

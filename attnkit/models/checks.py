@@ -90,6 +90,10 @@ def shape_problems(config: Any) -> Iterator[str]:
             continue  # as NaN is not itself; where it follows that one, the problem is said already
         if getattr(config, key) is not None and not 0 <= getattr(config, key) < 1:
             yield f"{key} must be at least 0 and less than 1, not {getattr(config, key)}"
+    segments = (config.position_options or {}).get("segments", 0) if config.position == "transformer_xl" else 0
+    if isinstance(segments, int) and 0 < segments < config.type_vocab_size:
+        most = f"the {segments} segments of position_options"
+        yield f"type_vocab_size must be at most {most}, not {config.type_vocab_size}"
     if config.type_vocab_size >= 2**31:
         yield f"type_vocab_size must be at most {2**31 - 1}, not {config.type_vocab_size}"
     for key in NOT_NEGATIVE:

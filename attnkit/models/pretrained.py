@@ -31,6 +31,11 @@ logger = logging.getLogger(__name__)
 ALL_PARALLEL_STYLES.register(PER_HEAD, PerHead())
 
 
+loss_of_head: Any = vars(PreTrainedModel)[
+    "loss_function"
+].fget  # what `super().loss_function` is, which no compiler follows
+
+
 class AttnKitPreTrainedModel(PreTrainedModel):
     """What all AttnKit models share: configuration, initialisation, and what transformers may do with them."""
 
@@ -129,7 +134,7 @@ class AttnKitPreTrainedModel(PreTrainedModel):
     @property
     def loss_function(self) -> Callable[..., Tensor]:
         """The loss of the head, with what teaches the draws of a stochastic normalizer added to it."""
-        loss, draws = super().loss_function, self.draws()
+        loss, draws = loss_of_head(self), self.draws()
         return partial(loss_with_policy, loss, draws, self.predicts_next) if draws else loss
 
     @loss_function.setter

@@ -87,7 +87,12 @@ def scores_are_of_one_query_and_one_key(name: str, options: dict[str, Any]) -> N
     for word, states, before in zip(("query", "key"), (query, key), given, strict=True):
         assert torch.equal(states, before), f"the {word} is changed in place: compute a new tensor"
     same(scorer(query, key), score, "scores of the same query and key differ from call to call")
-    same(scorer(query[:1], key[:1]), score[:1], "scores depend on the other rows of the batch")
+    places = torch.arange(6).view(2, 3), torch.arange(10).view(2, 5).flip(0)  # each row has its own
+    for tensors in ([query, key], [query, key, *places]):
+        whole = scorer(*tensors)
+        for row in (slice(1), slice(1, 2)):
+            alone = scorer(*(tensor[row] for tensor in tensors))
+            same(alone, whole[row], "scores depend on the other rows of the batch, or on their positions")
     same(scorer(query[:, :, :1], key), score[:, :, :1], "the scores of a query depend on the queries after it")
     same(scorer(query, key[:, :, :1]), score[..., :1], "the score of a key depends on the keys after it")
     for training in (False, True):

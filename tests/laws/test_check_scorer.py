@@ -198,9 +198,15 @@ FAULTS = {
     ),
     "the last position": (
         own(
-            map_key=lambda self, key, at: key * (at / (at.max() + 1))[:, None, :, None].to(key.dtype), knows_order=True
+            map_key=lambda self, key, at: key * (at / (at.amax(-1, True) + 1))[:, None, :, None].to(key.dtype),
+            knows_order=True,
         ),
         "decoding with a cache",
+    ),
+    "keys of the first row": (pair(lambda query, key: query @ key[:1].mT), "scores depend on the other rows of the"),
+    "positions of the first row": (
+        own(map_key=lambda self, key, at: key * (1 + at[:1, None, :, None].to(key.dtype)), knows_order=True),
+        "scores depend on the other rows of the batch, or on their positions",
     ),
     "a type that only fp64 shows": (
         key(lambda self, key, at: key.float() if key.dtype == torch.float64 else key),

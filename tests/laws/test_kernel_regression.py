@@ -88,6 +88,19 @@ def test_the_width_goes_with_the_inverse_of_distances(dimensions: int) -> None:
         assert fitted.width == pytest.approx(planted.width / factor, rel=1e-4)
 
 
+@pytest.mark.parametrize("scale", [0.01, 0.06, 0.3, 1.0, 6.0])
+def test_the_minimum_is_the_next_one_downhill(scale: float) -> None:
+    """However far away it is: on the plateau beyond it each point has the value of its nearest neighbour."""
+    for seed in range(6):
+        draw = torch.Generator().manual_seed(seed)
+        x = torch.rand(60, generator=draw).double()
+        y = torch.sin(6 * x) + 0.2 * torch.randn(60, generator=draw).double()
+        near = KernelRegression(width=20 / scale).fit(scale * x, y)
+        model = KernelRegression().fit(scale * x, y)
+        assert model.leave_one_out_error == pytest.approx(near.leave_one_out_error, rel=1e-6)
+        assert model.width == pytest.approx(near.width, rel=1e-6)
+
+
 def test_only_distances_count() -> None:
     """As far from 0 as seconds since 1970 are, and in fp32 as far as it still tells the points apart."""
     x, y = torch.arange(60).double(), torch.sin(torch.arange(60).double() / 5)

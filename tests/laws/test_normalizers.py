@@ -46,6 +46,18 @@ def test_sparsemax_is_the_projection_on_the_simplex() -> None:
     torch.testing.assert_close(normalizers["sparsemax"](num_heads=2)(scores, None), expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("part", variants("normalizer"), ids=str)
+def test_scores_that_are_next_to_nothing_weigh_nothing(part: Part) -> None:
+    """As masks that are added to scores make them, however far below the others."""
+    normalizer = normalizers[part.name](num_heads=1, **dict(part.options)).eval()
+    scores = torch.randn(1, 1, 2, 5).requires_grad_()
+    for hidden in (-1e9, -1e20, -1e30):
+        weights = normalizer(torch.cat([scores[..., :3], torch.full((1, 1, 2, 2), hidden)], dim=-1), None)
+        assert (weights[..., 3:] == 0).all(), hidden
+        (gradient,) = torch.autograd.grad(weights.square().sum() + 0 * scores.sum(), scores)
+        assert gradient.isfinite().all(), hidden
+
+
 def test_entmax15_is_the_root_of_its_condition() -> None:
     """Σ max(s/2 - τ, 0)² = 1, found by bisection on τ."""
     scores = torch.randn(2, 2, 3, 9).double() * 2

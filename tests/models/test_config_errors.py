@@ -37,6 +37,11 @@ MISTAKES = {
     "label2id must be a mapping from names to whole numbers": {"label2id": ["a"]},
     "unknown problem_type 'single_label': did you mean 'single_label_classification'": {"problem_type": "single_label"},
     "attn_implementation must be the name of a backend": {"attn_implementation": 3},
+    "type_vocab_size must be at most the 2 segments of position_options, not 3": {
+        "position": "transformer_xl",
+        "position_options": {"segments": 2},
+        "type_vocab_size": 3,
+    },
     "type_vocab_size must be at most": {"type_vocab_size": 2**40},
     "pad_token_id must be at least 0 and less than vocab_size": {"pad_token_id": 99999},
     "a mapping from one name to a mapping of its options": {"num_hidden_layers": 1, "layer_scorers": [{"dot": 3}]},

@@ -297,3 +297,13 @@ def test_a_source_longer_than_cross_attention_has_positions_for_is_refused() -> 
     ids = torch.randint(1, 20, (1, 5))
     with pytest.raises(UsageError, match="5 tokens, but cross attention's Static has 4 positions: raise max_position_"):
         AttnKitForSeq2SeqLM(config)(ids, decoder_input_ids=ids[:, :2])
+
+
+@pytest.mark.parametrize(("architecture", "head"), CASES)
+def test_a_loss_is_in_the_compiled_graph(architecture: str, head: type) -> None:
+    model = head(configure(architecture)).eval()
+    inputs = inputs_of(model)
+    inputs |= labels_of(model, inputs)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="eager")(**inputs).loss
+    torch.testing.assert_close(compiled, model(**inputs).loss)

@@ -31,6 +31,8 @@ class Cosine(Scorer):
       temperature "learned":  τ = exp(t) per head, at most 100, starts at √d or `initial_temperature`
       temperature "fixed":    τ = `initial_temperature`; 1 is the pure cosine
       temperature "query":    τ = softplus(u·q + b) per query, starts at √d or `initial_temperature` for every query
+
+    A length is √(Σ x² + 1e-6), whose gradient is finite at 0.
     """
 
     def __init__(
