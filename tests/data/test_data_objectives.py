@@ -223,6 +223,21 @@ def test_whole_words_are_hidden_or_none_of_their_tokens(algorithm: str, heading:
     assert close((counts > 0).float().mean(), 0.3, len(words))
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_word_ends_with_its_document_and_one_is_hidden_at_least(algorithm: str, tokenizers: dict) -> None:
+    tokenizer = tokenizers[algorithm]
+    first, second = (tokenizer(word)["input_ids"] for word in ("kanervotas", "nertas"))
+    tokens = [*first, tokenizer.eos_token_id, *second, tokenizer.eos_token_id]
+    objective = make_objective("masked", tokenizer, mask_unit="word", mask_rate=0.01)
+    seen = set()
+    for seed in range(40):
+        torch.manual_seed(seed)
+        seen.add(tuple((objective([{"input_ids": tokens}])["labels"][0] != IGNORED).nonzero()[:, 0].tolist()))
+    start = len(first) + 1
+    assert {tuple(range(len(first))), tuple(range(start, start + len(second)))} <= seen
+    assert len(seen) == 2
+
+
 @given(num_tokens=st.integers(1, 200), rate=st.floats(0.01, 1), span_length=st.floats(1, 10), seed=st.integers(0, 99))
 @settings(deadline=None)
 def test_spans_hide_as_many_tokens_as_they_should(num_tokens: int, rate: float, span_length: float, seed: int) -> None:

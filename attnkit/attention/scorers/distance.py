@@ -82,7 +82,7 @@ class Gaussian(Scorer):
       width "fixed":          one w = `initial_width`
       width "learned":        one w per head
       width "per_dimension":  w [d] per head
-      width "mahalanobis":    ‖L(q - k)‖² with L [d, d] per head in place of w
+      width "mahalanobis":    ‖L(q - k)‖² with L [d, d] per key-value head in place of w
 
     w (or the diagonal of L) starts at (1.5 d)^-¼ or `initial_width`. A learned scalar w is mapped as [w²q, -w²/2] ·
     [k, ‖k‖²], so that the key's map has no parameters, a fixed one as w² [q, -1/2] · [k, ‖k‖²]; w [d] as

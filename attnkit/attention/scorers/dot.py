@@ -44,7 +44,8 @@ class Multiplicative(Scorer):
 
     score(q, k) = qᵀ W k
       form "full":      W [d, d], starts at I/√d, where it is scaled dot
-      form "low_rank":  W = U Vᵀ with U and V [d, rank], both start at rank^-¼ times the same orthonormal columns
+      form "low_rank":  W = U Vᵀ with U and V [d, rank], both start at rank^-¼ times the same orthonormal columns;
+                         V is one per key-value head
       form "diagonal":  W = diag(w), w [d] starts at 1/√d
 
     Mapped on the query's side as Wᵀq, so that the full and the diagonal form leave keys as they are.

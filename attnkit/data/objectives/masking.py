@@ -39,7 +39,7 @@ class TextTokens:
         return places
 
     def words(self, tokens: Tensor) -> Tensor:
-        """Text tokens [M] -> the number of the word that each is part of, [M]."""
+        """A row [N] -> the number of the word that each token is part of, [N]; words end at special tokens."""
         return self.begins_word[tokens].cumsum(0) - int(self.begins_word[tokens[0]])
 
 
@@ -58,16 +58,16 @@ def mark_of_going_on(tokenizer: PreTrainedTokenizerBase) -> str:
 class Masker:
     """Hides text tokens as BERT does (Devlin 2019, section 3.1).
 
-    Of the tokens, `mask_rate` are chosen, one by one, by words or by spans; if none is, one at random. Of the chosen,
-    `mask_token_rate` become the mask token, `random_token_rate` a random token, and the others stay. Special tokens are
-    neither chosen nor put in at random.
+    Of the tokens, `mask_rate` are chosen, one by one, by words or by spans; if none is, one token or word at random. Of
+    the chosen, `mask_token_rate` become the mask token, `random_token_rate` a random token, and the others stay.
+    Special tokens, but for the unknown one, are neither chosen nor put in at random.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, objective: ObjectiveConfig) -> None:
         self.objective = objective
         self.mask_token_id = needed(tokenizer.mask_token_id, "mask_token", objective)
         self.text = TextTokens(tokenizer)
-        units: dict[str, Callable[[Tensor], Tensor]] = {
+        units: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
             "token": self.choose_tokens,
             "word": self.choose_words,
             "span": self.choose_spans,
@@ -77,9 +77,7 @@ class Masker:
     def __call__(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """The tokens of a row [N] -> what the model sees [N], and its labels [N]."""
         places = self.text(tokens)
-        chosen = self.choose(tokens[places])
-        if not chosen.any():
-            chosen[torch.randint(len(chosen), ())] = True
+        chosen = self.choose(tokens, places)
         places = places[chosen]
         kind = torch.rand(len(places))
         replaced = tokens[places]
@@ -91,20 +89,28 @@ class Masker:
         inputs[places], labels[places] = replaced, tokens[places]
         return inputs, labels
 
-    def choose_tokens(self, tokens: Tensor) -> Tensor:
-        """Each token by itself; [M] -> [M]."""
-        return torch.rand(len(tokens)) < self.objective.mask_rate
+    def choose_tokens(self, _: Tensor, places: Tensor) -> Tensor:
+        """Each token by itself; a row [N] and the places [M] of its text -> [M]."""
+        return some_of(len(places), self.objective.mask_rate)
 
-    def choose_words(self, tokens: Tensor) -> Tensor:
-        """Each word by itself, with all of its tokens; [M] -> [M]."""
-        words = self.text.words(tokens)
-        return (torch.rand(int(words[-1]) + 1) < self.objective.mask_rate)[words]
+    def choose_words(self, tokens: Tensor, places: Tensor) -> Tensor:
+        """Each word by itself, with all of its tokens."""
+        _, words = self.text.words(tokens)[places].unique_consecutive(return_inverse=True)
+        return some_of(int(words[-1]) + 1, self.objective.mask_rate)[words]
 
-    def choose_spans(self, tokens: Tensor) -> Tensor:
-        """Spans; [M] -> [M]."""
-        return random_spans(
-            len(tokens), num_noise(len(tokens), self.objective.mask_rate), span_length=self.objective.span_length
-        )
+    def choose_spans(self, _: Tensor, places: Tensor) -> Tensor:
+        """Spans."""
+        num_tokens = len(places)
+        number = num_noise(num_tokens, self.objective.mask_rate)
+        return random_spans(num_tokens, number, span_length=self.objective.span_length)
+
+
+def some_of(number: int, rate: float) -> Tensor:
+    """Of so many, each by itself at this rate, and one where it would be none; [number]."""
+    chosen = torch.rand(number) < rate
+    if not chosen.any():
+        chosen[torch.randint(number, ())] = True
+    return chosen
 
 
 def num_noise(num_tokens: int, rate: float) -> int:
@@ -120,8 +126,8 @@ def num_spans(num_noise_tokens: int, span_length: float) -> int:
 def random_spans(num_tokens: int, num_noise_tokens: int, *, span_length: float) -> Tensor:
     """Which of the tokens are hidden, [num_tokens]: `num_spans` spans, each apart from the next.
 
-    Numbers are those of Raffel 2020, section 3.1.4, whose last span always ends the row; here every place is as likely
-    as every other.
+    Numbers are those of Raffel 2020, section 3.1.4, whose last span always ends the row; here any place may be
+    hidden, those next to an end of the row less often.
     """
     num_noise_tokens = min(num_noise_tokens, max(1, num_tokens - 1))
     num_seen = num_tokens - num_noise_tokens
