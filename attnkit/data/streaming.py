@@ -34,6 +34,8 @@ class Place:
     """The packing buffer before it."""
     account: dict[str, int] = field(default_factory=dict)
     """What became of all documents before it, those of earlier epochs included."""
+    made: dict[str, int] = field(default_factory=dict)
+    """What became of the documents of the portion at hand."""
     rows: int = 0
     """Taken of those that the portion at hand has made."""
     draw: dict[str, Any] = field(default_factory=dict)
@@ -57,7 +59,7 @@ class SourceRows:
     def go_to(self, place: Place, buffer: list[Row]) -> None:
         """Go on where reading had come to this place, with these rows in the shuffle buffer."""
         self.place, self.buffer = replace(place), list(buffer)
-        self.account = Account(**place.account)
+        self.account = Account(**place.account) + Account(**place.made)
         """What became of the text so far, a text of several epochs once for each."""
         self.draw = np.random.default_rng([self.documents.data.seed, place.epoch, self.number])
         if place.draw:
@@ -104,12 +106,12 @@ class SourceRows:
         for portion in chain(portions, [None]):  # and after the last what still waits
             table = packing.rest() if portion is None else packing.add(portion.texts)
             made = (Account() if portion is None else portion.account) + account_of(table, packing)
-            self.account = Account(**place.account) + made
+            place.made, self.account = asdict(made), Account(**place.account) + made
             for row in islice(rows_of(table), place.rows, None):
                 place.rows += 1
                 yield row
             place.documents += made.documents + made.empty_documents
-            place.packing, place.account, place.rows = packing.state(), asdict(self.account), 0
+            place.packing, place.account, place.made, place.rows = packing.state(), asdict(self.account), {}, 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -102,7 +102,7 @@ class Run:
     interrupted: bool = False
     began: float = 0.0  # when the present step did
     checked_gradients: bool = False
-    mark: Mark | None = None  # of the rows, where they have one: before what is read for the present step
+    mark: Mark | None = None  # of the rows, where they have one: after what the steps made so far have read
     saved: bool = False  # so that there may be something to prune
 
     @classmethod
@@ -224,10 +224,9 @@ class Run:
         reading = micro_batches(
             rows, collate=collate, training=training, accelerator=accelerator, first_row=progress.rows_seen
         )
+        self._remember(rows)
         while self.goes_on:
             self.began = time.perf_counter()
-            if isinstance(rows, Remembers):
-                self.mark = rows.mark()
             window = next_window(
                 reading, training=training, accelerator=accelerator, stop=stop.asked, step=progress.step
             )
@@ -235,7 +234,13 @@ class Run:
                 self.interrupted = True
                 self.save()
                 return
+            self._remember(rows)
             yield window
+
+    def _remember(self, rows: TrainRows) -> None:
+        """Note where the reading of rows is, where more than the position has to be known to go on from there."""
+        if isinstance(rows, Remembers):
+            self.mark = rows.mark()
 
     @contextmanager
     def passing(self, batch: MicroBatch, window: Window) -> Iterator[None]:

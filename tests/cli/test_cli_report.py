@@ -131,16 +131,25 @@ def test_the_manifest_names_each_file_and_counts_each_token(finished: Path, text
     assert size == len(text.read_bytes()) - 299 * len("\n\n")
 
 
-def test_a_streamed_run_counts_what_it_read(cli: Cli, config: Path, text: Path, tmp_path: Path) -> None:
+def test_a_streamed_run_counts_what_it_read(
+    cli: Cli, config: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attnkit.data.rows.PORTION", 300)  # characters: each step reads on into other portions
     (tmp_path / "other.txt").write_text("Another cat sees another dog.\n\nIt runs away.")
     folder = tmp_path / "run"
     words = ("--data.streaming", "true", "--data.held_out_source", tmp_path / "other.txt", *TRAINING)
+    words += ("--data.shuffle_buffer", "2")
     code, _, errors = cli("pretrain", "--config", config, *words, "--training.output_dir", folder)
     assert (code, errors) == (0, [])
     manifest = json.loads((folder / "data_manifest.json").read_text())
     assert [file["hash"] for file in manifest["files"]] == [None, None]
     assert manifest["train"]["rows"] >= 8
     assert manifest["held_out"]["documents"] == 2
+    counted = json.loads((folder / "summary.json").read_text())["text"]
+    (folder / "summary.json").unlink()
+    assert cli("pretrain", "--config", config, *words, "--training.output_dir", folder, "--resume")[0] == 0
+    assert json.loads((folder / "summary.json").read_text())["text"] == counted
+    assert json.loads((folder / "data_manifest.json").read_text()) == manifest
 
 
 def test_a_run_does_not_go_on_with_other_text(cli: Cli, config: Path, text: Path, tmp_path: Path) -> None:

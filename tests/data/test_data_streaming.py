@@ -138,9 +138,14 @@ def test_rows_go_on_from_a_mark_as_if_they_had_not_stopped(
         assert values(take(again, list(range(position, min(150, position + 60))))) == whole[position : position + 60]
         again.go_to(tmp_path / f"{position}.arrow")
         assert values(take(again, [min(149, position + 20)])) == [whole[min(149, position + 20)]]
-    again.go_to(tmp_path / "90.arrow")
+    for position, accounts in enumerate(marks):
+        again.go_to(tmp_path / f"{position}.arrow")
+        assert again.accounts == accounts
     take(again, [149])
     assert again.accounts == rows.accounts != marks[90]
+    again.go_to(tmp_path / "90.arrow")
+    take(again, [149])
+    assert again.accounts == rows.accounts
 
 
 def test_what_stands_before_a_mark_is_not_tokenized_again(
