@@ -55,11 +55,13 @@ class Progress:
         return figures
 
     def add_evaluation(self, metrics: dict[str, float], *, metric: str, mode: str) -> bool:
-        """Keep the metrics of an evaluation and return whether it is the best so far. NaN is never the best."""
+        """Keep the metrics of an evaluation and return whether it is the best so far. NaN is never the best, nor is any
+        value beside a loss that is none."""
         self.metrics = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
         value = metrics[metric]
         sign = {"min": -1.0, "max": 1.0}[mode]
-        if math.isfinite(value) and (self.best_value is None or sign * value > sign * self.best_value):
+        is_number = math.isfinite(value) and math.isfinite(metrics.get("loss", 0.0))
+        if is_number and (self.best_value is None or sign * value > sign * self.best_value):
             self.best_step, self.best_value, self.evaluations_since_best = self.step, value, 0
             return True
         self.evaluations_since_best += 1

@@ -302,6 +302,10 @@ class Run:
         good = [step for step in steps if step <= self.progress.good_step]
         newest = checkpoint_path(self.folder, good[-1]) if good else None
         kept = "no checkpoint is good" if newest is None else f"the last good checkpoint is {newest}"
+        if good and good[-1] == steps[-1]:
+            kept += ", from which --resume goes on"
+        elif good:
+            kept += ": begin there by --training.from_checkpoint, in another training.output_dir"
         return f"lower training.learning_rate or training.max_grad_norm, or lengthen training.warmup_steps; {kept}"
 
     def _after_step(self, *, learning_rate: float, grad_norm: float) -> None:
@@ -336,7 +340,10 @@ class Run:
         self.tracker.evaluation(progress.step, metrics)
         is_best = progress.add_evaluation(metrics, metric=training.best_metric, mode=training.best_mode)
         progress.stopped_early = training.patience is not None and progress.evaluations_since_best >= training.patience
-        if progress.step == training.num_steps and not math.isfinite(metrics.get("loss", 0.0)):
+        comes_to_nothing = progress.step == training.num_steps or (
+            progress.stopped_early and progress.best_step is None
+        )
+        if comes_to_nothing and not math.isfinite(metrics.get("loss", 0.0)):
             raise UsageError(f"step {progress.step}: the held-out loss is {metrics['loss']}; {self._remedy()}")
         if (reason := self._stop_reason()) is not None:
             self.tracker.stop(progress.step, metrics, best_step=progress.best_step, reason=reason)

@@ -1,6 +1,7 @@
 """What a run may be asked for beside the plain loop: guard, average, ramp, precision, compiling, recomputing."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,18 @@ def test_an_absurd_learning_rate_stops_the_run_and_keeps_the_good_checkpoints(
     with pytest.raises(UsageError, match=r"step \d+: .*training\.learning_rate.*last good checkpoint is .*step-00000"):
         run(own_model(norm="rmsnorm"), rows, absurd, accelerator=accelerator, evaluate=evaluate)
     assert 2 in complete_steps(tmp_path / "checkpoints")
+
+
+def test_patience_saves_no_model_that_came_to_nothing(tmp_path: Path, accelerator: Accelerator) -> None:
+    rows = text_rows(8)
+    absurd = settings(tmp_path, max_steps=40, learning_rate=1e30, warmup_steps=1, eval_steps=2, patience=2)
+
+    def evaluate(model: Any) -> dict[str, float]:
+        return {"loss": math.nan, "accuracy": 1.0}
+
+    for best in ({}, {"best_metric": "accuracy", "best_mode": "max"}):
+        with pytest.raises(UsageError, match=r"step 4: the held-out loss is nan; lower training\.learning_rate"):
+            run(own_model(), rows, replace(absurd, overwrite=True, **best), accelerator=accelerator, evaluate=evaluate)
 
 
 @pytest.mark.parametrize("name", ["label_smoothing", "z_loss"])
