@@ -138,20 +138,11 @@ class SignallingTracker(Tracker):
 
 
 def train_ours(
-    model: PreTrainedModel,
-    rows: Any,
-    *,
-    steps: int,
-    turns: Turns,
-    folder: Path,
-    collate: Callable[..., Any] = collate,
-    batch_size: int = BATCH,
+    model: PreTrainedModel, rows: Any, *, steps: int, turns: Turns, folder: Path, collate: Callable[..., Any] = collate
 ) -> None:
     accelerator = make_accelerator()
     quiet = {"save_steps": 10**6, "eval_steps": 10**6, "log_steps": 10}
-    training = TrainingConfig(
-        output_dir=str(folder / "ours"), max_steps=steps, per_device_batch_size=batch_size, **quiet
-    )
+    training = TrainingConfig(output_dir=str(folder / "ours"), max_steps=steps, per_device_batch_size=BATCH, **quiet)
     with SignallingTracker(
         folder / "ours", tracking=TrackingConfig(progress=False), accelerator=accelerator
     ) as tracker:
