@@ -171,7 +171,7 @@ def prepare(run: FinetuneRun, accelerator: Accelerator) -> Prepared:
     set_seed(training.seed)
     # Pad ids are the tokenizer's, since not every model that is loaded has one.
     head = {**task.head_config(), "pad_token_id": tokenizer.pad_token_id}
-    model = build_model(
+    model, drawn = build_model(
         run.model,
         auto_class=task.auto_class,
         tokenizer=tokenizer,
@@ -183,7 +183,7 @@ def prepare(run: FinetuneRun, accelerator: Accelerator) -> Prepared:
     model.config.pad_token_id = tokenizer.pad_token_id
     tokenizer.model_max_length = length = row_length(run.data.sequence_length, model.config)
     run = replace(run, data=replace(run.data, sequence_length=length))
-    adapted = adapt(model, run.adapter, new_head=not task.is_generated)
+    adapted = adapt(model, run.adapter, new_head=not task.is_generated, drawn=drawn)
     freeze(adapted, training.frozen_layers)
     task.prepare_model(adapted, examples["train"])
     rows = {

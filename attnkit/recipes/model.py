@@ -38,11 +38,12 @@ def build_model(
     sequence_length: int | None,
     training: TrainingConfig,
     head: dict[str, Any] | None = None,
-) -> PreTrainedModel:
+) -> tuple[PreTrainedModel, set[str]]:
     """The model of a run with the head of `auto_class`, checked against the tokenizer and the length of the rows.
 
-    Without `model.path` its weights are random; where the section is silent, vocabulary and special ids are those of
-    the tokenizer, and there are as many positions as a row has tokens. Rows whose length is null follow the model (see
+    Beside it, the names of the weights that a saved model did not bring, and that were drawn for it. Without
+    `model.path` its weights are random; where the section is silent, vocabulary and special ids are those of the
+    tokenizer, and there are as many positions as a row has tokens. Rows whose length is null follow the model (see
     `row_length`). `head` holds the fields of the config that a new head needs; without it a saved model has to bring
     all of its weights. A rule of `training.transfer` scales random weights. A run that goes on from a checkpoint needs
     no saved model: its weights are those of the checkpoint, which training reads; but one of an adapter has no config.
@@ -53,23 +54,24 @@ def build_model(
         raise UsageError("training.transfer: its rules are for pretraining from random weights: set it to null")
     changes = {name: value for name, value in asdict(model).items() if name != "path" and value is not None}
     if model.path is not None:
+        drawn: set[str] = set()
         newest = newest_complete(Path(training.output_dir) / CHECKPOINTS) if training.resume else None
         if newest is not None and (newest / "config.json").is_file():
             built = auto_class.from_config(load_config(str(newest), auto_class=auto_class, named=str(newest)))
             check_use(built, auto_class=auto_class, named=f"model {newest}")
         else:
-            built = load_model(model.path, auto_class=auto_class, changes=changes, head=head)
+            built, drawn = load_or_draw(model.path, auto_class=auto_class, changes=changes, head=head)
         check_fit(built.config, tokenizer, sequence_length=sequence_length)
-        return built
+        return built, drawn
     config = fresh_config(changes, tokenizer, sequence_length=sequence_length, head=head or {})
     check_fit(config, tokenizer, sequence_length=sequence_length)
     check_memory(config)
     if training.transfer is None:
-        return auto_class.from_config(config)
+        return auto_class.from_config(config), set()
     factors = chosen_transfer(config, training)
     built = auto_class.from_config(factors.scaled(config))
     factors.start(built)
-    return built
+    return built, set()
 
 
 def fresh_config(
@@ -154,24 +156,34 @@ def meaning_of_limit(config: PreTrainedConfig) -> str:
     return "the positions that the model has"
 
 
-def load_model(
-    path: str, *, auto_class: Any, changes: dict[str, Any] | None = None, head: dict[str, Any] | None = None
-) -> PreTrainedModel:
-    """A saved model, with changes to its config that leave its weights as they are.
+def load_model(path: str, *, auto_class: Any) -> PreTrainedModel:
+    """A saved model, whole.
 
     `path` is the folder of the model or of its run, or a hub name. Raises `UsageError` if there is none, if it is
     damaged, or if its weights are not those of the kind that `auto_class` makes.
     """
-    place, fields = find_model(path), {**(changes or {}), **(head or {})}
+    return load_or_draw(path, auto_class=auto_class, changes={}, head=None)[0]
+
+
+def load_or_draw(
+    path: str, *, auto_class: Any, changes: dict[str, Any], head: dict[str, Any] | None
+) -> tuple[PreTrainedModel, set[str]]:
+    """A saved model, with changes to its config that leave its weights as they are, and the weights drawn for it.
+
+    Drawn are those of a new head, whose fields of the config are `head`. Raises `UsageError` as `load_model` does.
+    """
+    place, fields = find_model(path), {**changes, **(head or {})}
     load_config(place, auto_class=auto_class, named=path, **fields)
     check_generation(Path(place))
     with said_of(f"model {path}"):
         model, info = auto_class.from_pretrained(
             place, output_loading_info=True, ignore_mismatched_sizes=True, **fields
         )
-    check_weights(model, info, path=path, changed=bool(changes), has_new_head=head is not None)
+    drawn = {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
+    left_over = set(info["unexpected_keys"])
+    check_weights(model, drawn, left_over, path=path, changed=bool(changes), has_new_head=head is not None)
     check_use(model, auto_class=auto_class, named=f"model {path}")
-    return model
+    return model, drawn
 
 
 def check_use(model: PreTrainedModel, *, auto_class: Any, named: str) -> None:
@@ -216,16 +228,16 @@ def load_config(place: str, *, auto_class: Any, named: str, **fields: Any) -> Pr
 
 
 def check_weights(
-    model: PreTrainedModel, info: dict[str, Any], *, path: str, changed: bool, has_new_head: bool
+    model: PreTrainedModel, drawn: set[str], left_over: set[str], *, path: str, changed: bool, has_new_head: bool
 ) -> None:
-    """Raise `UsageError` if weights are missing, of another shape, left over or NaN; a new head has none yet.
+    """Raise `UsageError` if weights were drawn, left over or are NaN; a new head has to be drawn.
 
-    Nor has the pooler between body and head, which language models of transformers are saved without.
+    So has the pooler between body and head, which language models of transformers are saved without.
     """
-    wrong = {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
+    wrong = set(drawn)
     # Models of transformers leave weights over where all is well: a pooler, say.
     if changed or isinstance(model.config, AttnKitConfig):
-        wrong |= set(info["unexpected_keys"])
+        wrong |= left_over
     if has_new_head:
         body, pooler = f"{model.base_model_prefix}.", f"{model.base_model_prefix}.pooler."
         wrong = {key for key in wrong if key.startswith(body) and not key.startswith(pooler)}
@@ -237,5 +249,5 @@ def check_weights(
             named = f"it has none named {body}…"
             remedy = IMPORT if model.config.model_type in FORMATS else "give a model that was saved with this head"
         raise UsageError(f"model {path}: these are not weights of {type(model).__name__} ({named}): {remedy}")
-    if damaged := not_finite(model) - set(info["missing_keys"]):
+    if damaged := not_finite(model) - drawn:
         raise UsageError(f"model {path}: holds NaN or infinity in {some(damaged)}: give one that did not diverge")

@@ -159,7 +159,7 @@ def prepare(run: PretrainRun, accelerator: Accelerator) -> Prepared:
     set_seed(training.seed)
     if run.model.path is None and run.model.architecture is not None:
         objective.check_architecture(run.model.architecture, name=run.objective.name)
-    model = build_model(
+    model, _ = build_model(
         run.model,
         auto_class=objective.auto_class,
         tokenizer=tokenizer,

@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from collections.abc import Set
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
@@ -88,10 +89,11 @@ def check_value(option: str, value: Any, *, hint: Any, default: Any) -> None:
             check_number(f"{name}[{part!r}]", number)
 
 
-def adapt(model: PreTrainedModel, adapter: AdapterConfig, *, new_head: bool) -> Any:
+def adapt(model: PreTrainedModel, adapter: AdapterConfig, *, new_head: bool, drawn: Set[str] = frozenset()) -> Any:
     """The model with the weights of a method beside its own, which no longer learn; without a method, itself.
 
-    A new head is trained whole, whatever `modules_to_save` names beside it. Raises `UsageError` for what
+    A new head is trained whole, and so is a pooler before it whose weights were `drawn` as the saved model had none,
+    whatever `modules_to_save` names beside them. Raises `UsageError` for what
     `adapter_class` refuses, for parts that the model has not, for values that the method itself does not take, and for
     methods that do not merge.
     """
@@ -103,7 +105,8 @@ def adapt(model: PreTrainedModel, adapter: AdapterConfig, *, new_head: bool) -> 
     check_parts(model, adapter)
     known = {entry.name for entry in fields(config_class)}
     usual = norms if issubclass(config_class, LNTuningConfig) else linear_layers
-    names = usual(model)
+    whole = new_parts(model, drawn) if new_head else []
+    names = [name for name in usual(model) if not f"{name}.".startswith(tuple(f"{part}." for part in whole))]
     if adapter.options.get("layers_to_transform") is not None:
         names = sorted({found[1] for found in map(IN_LAYER.fullmatch, names) if found})
     options = {"target_modules": names} if "target_modules" in known else {}
@@ -114,7 +117,7 @@ def adapt(model: PreTrainedModel, adapter: AdapterConfig, *, new_head: bool) -> 
             raise UsageError(
                 f"adapter.method: {adapter.method!r} trains no new head, as this task needs one: use 'lora'"
             )
-        options["modules_to_save"] = sorted({*head_modules(model), *(options.get("modules_to_save") or [])})
+        options["modules_to_save"] = sorted({*whole, *(options.get("modules_to_save") or [])})
     try:
         with warnings.catch_warnings():
             # PEFT asks for an attribute that transformers has renamed.
@@ -196,12 +199,12 @@ def merge(model: Any, adapter: AdapterConfig) -> PreTrainedModel:
         return model
     from peft.utils.other import AuxiliaryTrainingWrapper
 
-    merged = model.merge_and_unload()
-    # Some methods leave the parts that were trained whole inside what PEFT wrapped them in.
-    wrapped = [(name, part) for name, part in merged.named_modules() if isinstance(part, AuxiliaryTrainingWrapper)]
+    # Some methods leave the parts that were trained whole inside what PEFT wrapped them in, or fall over those without
+    # a weight of their own: they go first.
+    wrapped = [(name, part) for name, part in model.named_modules() if isinstance(part, AuxiliaryTrainingWrapper)]
     for name, part in wrapped:
-        merged.set_submodule(name, part.unload_and_optionally_merge_module(True, False, None))
-    return merged
+        model.set_submodule(name, part.unload_and_optionally_merge_module(True, False, None))
+    return model.merge_and_unload()
 
 
 def linear_layers(model: PreTrainedModel) -> list[str]:
@@ -218,8 +221,8 @@ def norms(model: PreTrainedModel) -> list[str]:
     return [name for name, part in alone if {weight.ndim for weight in part.parameters()} == {1}]
 
 
-def head_modules(model: PreTrainedModel) -> list[str]:
-    """The parts of the model beside the body, which are new and have to be trained."""
-    return [
-        name for name, part in model.named_children() if name != model.base_model_prefix and list(part.parameters())
-    ]
+def new_parts(model: PreTrainedModel, drawn: Set[str]) -> list[str]:
+    """The parts of the model beside the body, and the pooler in it if its weights were drawn, which have to learn."""
+    body, pooler = model.base_model_prefix, f"{model.base_model_prefix}.pooler"
+    beside = [name for name, part in model.named_children() if name != body and list(part.parameters())]
+    return beside + ([pooler] if any(name.startswith(f"{pooler}.") for name in drawn) else [])

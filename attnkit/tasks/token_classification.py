@@ -1,9 +1,10 @@
 """A tag for each word of a text."""
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate, takewhile
+from itertools import accumulate
 from typing import Any, final
 
 from transformers import AutoModelForTokenClassification, PreTrainedTokenizerBase
@@ -26,9 +27,9 @@ class TokenClassification(LabelTask):
     """p(tag | word) = softmax(logits at the first token of the word), judged by entities and by words.
 
     Words are in a list, or in a text with white space between them, and so are their tags; what the model reads is the
-    words with a space between each two, as `pipeline` would be given it. Only the first token of a word is trained on
-    and read; what `pipeline` takes for words besides, a token that is a space alone and further bytes of a first
-    character, learns to go on with an entity or to be outside of one. A word that was cut off by
+    words with a space between each two, as `pipeline` would be given it. Of a word its first token is trained and
+    read; what `pipeline` takes for words besides, such as a token that is a space alone and what follows a full stop
+    inside of a word, learns to go on with an entity or to be outside of one. A word that was cut off by
     `data.sequence_length` is wrong, and counted.
     """
 
@@ -75,7 +76,7 @@ class TokenClassification(LabelTask):
         return f"one of {len(self.classes)} tags for each word"
 
     def code(self) -> str:
-        # Only the first token of a word is trained to say something.
+        # What follows the first token of a word is not trained to say something.
         settings = ', aggregation_strategy="first"'
         return pipeline_code("token-classification", asks='"some words with spaces between"', settings=settings)
 
@@ -83,19 +84,25 @@ class TokenClassification(LabelTask):
         require_offsets(tokenizer)
 
     def encode(self, examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> list[Row]:
-        rows = tokenize(tokenizer, self.texts(examples), max_length=max_length, return_offsets_mapping=True)
-        numbers, special = self.numbers(), set(tokenizer.all_special_ids)
-        for row, example in zip(rows, examples, strict=True):
-            offsets = row.pop("offset_mapping")
+        texts, numbers = self.texts(examples), self.numbers()
+        rows = tokenize(
+            tokenizer,
+            texts,
+            max_length=max_length,
+            return_offsets_mapping=True,
+            return_special_tokens_mask=True,
+        )
+        for row, example, text in zip(rows, examples, texts, strict=True):
+            offsets, special = row.pop("offset_mapping"), row.pop("special_tokens_mask")
             row["first_tokens"] = first_tokens(example["words"], offsets)
             row["missed"] = len(example["words"]) - len(row["first_tokens"])
             if "tags" in example:
-                row["labels"] = [IGNORED] * len(row["input_ids"])
-                for word, token in row["first_tokens"].items():
-                    row["labels"][token] = numbers[example["tags"][word]]
-                for token, tag in tags_beside(example, row["first_tokens"], offsets).items():
-                    if tag in numbers and row["input_ids"][token] not in special:
-                        row["labels"][token] = numbers[tag]
+                begin = words_of_pipeline(row["input_ids"], tokenizer, text=text, offsets=offsets)
+                places = {token: offsets[token][0] for token in begin if not special[token]}
+                tags = tags_at(places, example) | {
+                    token: example["tags"][word] for word, token in row["first_tokens"].items()
+                }
+                row["labels"] = [numbers.get(tags.get(token, ""), IGNORED) for token in range(len(offsets))]
         return rows
 
     def notes(self, rows: Sequence[Row], *, sequence_length: int) -> list[str]:
@@ -153,18 +160,42 @@ def first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> di
     return found
 
 
-def tags_beside(example: Example, first: Mapping[int, int], offsets: Sequence[tuple[int, int]]) -> dict[int, str]:
-    """token -> its tag, of the tokens beside the first ones that `pipeline`, which goes by spaces, takes for words too:
-    the space alone before a word, and the further bytes of its first character."""
-    words, tags = example["words"], example["tags"]
-    starts = [0, *accumulate(len(word) + 1 for word in words)]
+def words_of_pipeline(
+    ids: Sequence[int], tokenizer: PreTrainedTokenizerBase, *, text: str, offsets: Sequence[tuple[int, int]]
+) -> list[int]:
+    """The tokens that `pipeline` begins a word with.
+
+    Of a tokenizer that marks what goes on with a word, such as WordPiece, all that are as long as their text; of
+    others, those with a space before or in them. A token that stands for the unknown always begins one.
+    """
+    marks = getattr(tokenizer.backend_tokenizer.model, "continuing_subword_prefix", None)
+    names = tokenizer.convert_ids_to_tokens(list(ids))
+
+    def begins(token: int) -> bool:
+        start, end = offsets[token]
+        if ids[token] == tokenizer.unk_token_id:
+            return True
+        if marks:
+            return len(names[token]) == end - start
+        return start == 0 or " " in text[start - 1 : start + 1]
+
+    return [token for token in range(len(ids)) if begins(token)]
+
+
+def tags_at(places: Mapping[int, int], example: Example) -> dict[int, str]:
+    """token -> its tag, of tokens that begin at places of the text: in a word, or in the space before one.
+
+    In a word a token goes on with the word's entity, in a space with one that goes on in the next word.
+    """
+    words, tags = example["words"], [*example["tags"], "O"]
+    starts = list(accumulate((len(word) + 1 for word in words), initial=0))
     found = {}
-    for word, token in first.items():
-        start, tag = starts[word], tags[word]
-        if word > 0 and start - 1 <= offsets[token - 1][0] and offsets[token - 1][1] <= start:
-            goes_on = tag.startswith("I-") and tags[word - 1] in (tag, f"B-{tag[2:]}")
-            found[token - 1] = tag if goes_on else "O"
-        num_bytes = sum(1 for _ in takewhile((start, start + 1).__eq__, offsets[token + 1 :]))
-        within = f"I-{tag[2:]}" if tag.startswith("B-") else tag
-        found |= dict.fromkeys(range(token + 1, token + 1 + num_bytes), within)
+    for token, place in places.items():
+        word = bisect_right(starts, place) - 1
+        tag, next_tag = tags[word], tags[word + 1]
+        if place < starts[word] + len(words[word]):
+            found[token] = f"I-{tag[2:]}" if tag.startswith("B-") else tag
+        else:
+            goes_on = next_tag.startswith("I-") and tag in (next_tag, f"B-{next_tag[2:]}")
+            found[token] = next_tag if goes_on else "O"
     return found

@@ -12,6 +12,8 @@ from transformers import (
     BertForSequenceClassification,
     GPT2Config,
     GPT2ForSequenceClassification,
+    RobertaConfig,
+    RobertaForSequenceClassification,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -63,6 +65,12 @@ def encoder(num_layers: int = 1) -> Any:
     return BertForSequenceClassification(BertConfig(**sizes, intermediate_size=32, num_labels=3))
 
 
+def head_of_two_layers(num_layers: int = 1) -> Any:
+    sizes = {"hidden_size": 16, "num_hidden_layers": num_layers, "num_attention_heads": 2, "vocab_size": 50}
+    config = RobertaConfig(**sizes, intermediate_size=32, num_labels=3, pad_token_id=0)
+    return RobertaForSequenceClassification(config)
+
+
 def decoder(num_layers: int = 1) -> Any:
     sizes = {"n_embd": 16, "n_layer": num_layers, "n_head": 2, "vocab_size": 50, "n_positions": 8}
     return GPT2ForSequenceClassification(
@@ -85,7 +93,7 @@ def test_ln_tuning_learns_every_norm_of_the_body_and_nothing_else_of_it(make: An
     assert len(norms) == len(vectors)
 
 
-@pytest.mark.parametrize("make", [classifier, encoder, decoder, two_stacks])
+@pytest.mark.parametrize("make", [classifier, encoder, head_of_two_layers, decoder, two_stacks])
 @pytest.mark.parametrize("method", METHODS)
 def test_what_is_merged_says_the_same_when_it_is_loaded_or_the_method_is_refused(
     method: str, make: Any, tmp_path: Path, recwarn: pytest.WarningsRecorder
@@ -95,7 +103,8 @@ def test_what_is_merged_says_the_same_when_it_is_loaded_or_the_method_is_refused
     inputs = {"input_ids": batch, "attention_mask": torch.ones_like(batch)}
     inputs |= {"decoder_input_ids": batch} if writes else {}
     try:
-        adapted = adapt(make(), adapter, new_head=not writes)
+        model = make()
+        adapted = adapt(model, adapter, new_head=not writes, drawn=set(model.state_dict()))
     except UsageError as error:
         assert re.search(rf"^adapter\.(method|options): .*({REFUSED})", str(error))  # noqa: PT017 - not all are refused
         return

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import PeftModel
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -57,6 +58,9 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     special = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 2}
     models = {
         "attnkit": attnkit.AttnKitForCausalLM(attnkit.AttnKitConfig(**size, **special, scorer="multiplicative")),
+        "masked": attnkit.AttnKitForMaskedLM(
+            attnkit.AttnKitConfig(**size, architecture="encoder", pooler=True, pad_token_id=0)
+        ),
         "bert": BertForMaskedLM(BertConfig(**size, intermediate_size=32, pad_token_id=0)),
         "gpt2": GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2, n_positions=64)),
         "llama": LlamaForCausalLM(LlamaConfig(**size, intermediate_size=16, max_position_embeddings=64)),
@@ -128,6 +132,22 @@ def test_any_saved_model_learns_the_task_and_runs_in_a_pipeline(
     classify = pipeline("text-classification", model=str(tmp_path / "model"))
     said = classify(["the x is good", "this y was bad"], batch_size=2)
     assert [answer["label"] for answer in said] == ["pos", "neg"]
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")  # which PEFT asks for
+@pytest.mark.parametrize("method", ["lora", "ia3"])
+@pytest.mark.parametrize("name", ["attnkit", "masked", "bert", "gpt2"])
+def test_an_adapter_beside_its_base_is_the_merged_model(
+    saved: Path, examples: Path, tmp_path: Path, name: str, method: str
+) -> None:
+    flags = ("--model.path", saved / name, "--adapter.method", method, "--training.max_steps", 15)
+    assert finetune(examples, tmp_path, *flags) == 0
+    base = AutoModelForSequenceClassification.from_pretrained(saved / name, num_labels=2, pad_token_id=0)
+    adapted = PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
+    merged = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model").eval()
+    ids = torch.randint(4, 260, (3, 9), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(adapted(input_ids=ids).logits, merged(input_ids=ids).logits, rtol=1e-4, atol=1e-5)
 
 
 def test_the_saved_folder_gives_the_reported_figures(
