@@ -13,13 +13,18 @@ from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 MAX_BATCH = 2**20
+CONTROL = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
+"""How characters are shown that would end a line or move the cursor, as names of files may hold them."""
 
 
 class UsageError(ValueError):
-    """A mistake in what the user gave. Its text is one line that names the place and the remedy.
+    """Mistakes in what the user gave: a line for each, that names the place and the remedy.
 
-    The command line prints that line and exits with code 2; Python callers catch a `ValueError`.
+    The command line prints these lines and exits with code 2; Python callers catch a `ValueError`.
     """
+
+    def __str__(self) -> str:
+        return "\n".join(str(line).translate(CONTROL) for line in self.args)
 
 
 class Fault(NamedTuple):

@@ -23,7 +23,7 @@ def build_part(registry: Registry[T], name: str, options: dict[str, Any] | None,
     part, options = registry[name], options or {}
     problems = [problem for key, value in options.items() for problem in option_problems(part, key, value)]
     if problems:
-        raise UsageError("\n".join(f"{registry.family}_options: {problem}" for problem in problems))
+        raise UsageError(*(f"{registry.family}_options: {problem}" for problem in problems))
     return part(**shape, **options)
 
 

@@ -47,7 +47,7 @@ def load(run_class: type[Run], arguments: Sequence[str], *, words: Sequence[str]
         reading.take_flag(name, text)
     run = reading.build()
     if reading.problems:
-        raise UsageError("\n".join(dict.fromkeys(reading.problems)))
+        raise UsageError(*dict.fromkeys(reading.problems))
     return run
 
 
@@ -192,7 +192,7 @@ class Reading:
         given = {name.removeprefix(prefix): value for name, value in self.values.items() if name.startswith(prefix)}
         settings = self.sections[section](**given)
         if problems := problems_of(settings) or too_large(given):
-            raise UsageError("\n".join(problems))
+            raise UsageError(*problems)
         # Without its imports a model would seem to name parts that do not exist.
         return explicit(settings) if isinstance(settings, ModelConfig) and "imports" not in self.broken else settings
 

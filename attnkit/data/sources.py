@@ -129,7 +129,7 @@ def sources_of(data: PretrainDataConfig) -> list[Source]:
     if len({"weight" in entry for entry in entries}) == 2:
         problems.append("data.source: only some entries have a weight; give one to all of them or to none")
     if problems:
-        raise UsageError("\n".join(problems))
+        raise UsageError(*problems)
     return [Source(**{"weight": None, **defaults, **entry}) for entry in entries]
 
 

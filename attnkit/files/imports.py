@@ -50,7 +50,7 @@ def import_part(entry: str) -> None:
     except SyntaxError as error:
         raise UsageError(f"imports: {error.filename}:{error.lineno}: {error.msg}") from error
     except (Exception, SystemExit) as error:
-        said = str(error) if isinstance(error, UsageError) else in_one_line(error)
+        said = "; ".join(str(error).splitlines()) if isinstance(error, UsageError) else in_one_line(error)
         raise UsageError(f"imports: {place_of_error(error, entry)}: {said}") from error
 
 

@@ -88,7 +88,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
             raise UsageError(f"{path}:{node.start_mark.line + 1}: expected `section:` and its keys")
         twice = _number_lines(node, "", lines)
         if twice:
-            raise UsageError("\n".join(f"{path}:{line}: {key} is given twice: keep one of them" for key, line in twice))
+            raise UsageError(*(f"{path}:{line}: {key} is given twice: keep one of them" for key, line in twice))
         return loader.construct_document(node), lines
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark

@@ -49,7 +49,7 @@ def check_inherited(config: Any, given: dict[str, Any]) -> None:
     if not isinstance(backend, str | dict | None):
         problems.append(f"attn_implementation must be the name of a backend, as 'sdpa', not {backend!r}")
     if problems:
-        raise UsageError("\n".join(problems))
+        raise UsageError(*problems)
 
 
 def names_label(entry: tuple[Any, Any]) -> bool:
@@ -75,7 +75,7 @@ def check(config: Any) -> None:
     if not lists and all(name in registry for registry, name in named_parts(config)):
         problems += combination_problems(config)
     if problems:
-        raise UsageError("\n".join(dict.fromkeys(problems)))
+        raise UsageError(*dict.fromkeys(problems))
 
 
 def shape_problems(config: Any) -> Iterator[str]:

@@ -178,7 +178,7 @@ def said_of(named: str, *, remedy: str = "") -> Iterator[None]:
     except StrictDataclassError as error:
         raise UsageError(f"{named}: {first_line(error.__cause__ or error)}{remedy}") from error
     except UsageError as error:
-        raise UsageError("\n".join(f"{named}: {line}" for line in str(error).splitlines())) from error
+        raise UsageError(*(f"{named}: {line}" for line in str(error).splitlines())) from error
     except Exception as error:
         said = f"{type(error).__name__}: {first_line(error)}"
         raise UsageError(f"{named}: cannot be loaded: {said}{remedy}") from error

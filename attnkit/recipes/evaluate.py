@@ -77,9 +77,7 @@ def refuse_pretraining(run: EvaluateRun) -> None:
         f"objective.{name}" for name, value in vars(run.objective).items() if value != vars(ObjectiveConfig())[name]
     ]
     if given:
-        raise UsageError(
-            "\n".join(f"{key}: is of pretraining, and {run.path} is fine-tuned: leave it out" for key in given)
-        )
+        raise UsageError(*(f"{key}: is of pretraining, and {run.path} is fine-tuned: leave it out" for key in given))
 
 
 def evaluate_on_text(run: EvaluateRun) -> str:

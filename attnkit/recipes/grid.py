@@ -79,7 +79,7 @@ def run_grid(
             "out, and give it to a run with the best setting"
         )
     if problems:
-        raise UsageError("\n".join(dict.fromkeys(problems)))
+        raise UsageError(*dict.fromkeys(problems))
     finished = [member for member in taken if is_finished(member)] if run.training.resume else []
     check_finished(finished, resolved=resolved)
     groups: dict[Setting, list[Member]] = {}

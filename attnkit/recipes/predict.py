@@ -64,7 +64,7 @@ def predict(run: PredictRun) -> str:
     task = make_task(finetuned.task, finetuned.data)
     read = read_examples(run.data.source, task=task, data=finetuned.data, answers=False)
     if problems := [*kept_of_run(read.faults.lines(), data=finetuned.data)]:
-        raise UsageError("\n".join(problems))
+        raise UsageError(*problems)
     examples = read.examples
     tokenizer, model = load_finetuned(run.path, task, accelerator=accelerator)
     length = row_length(finetuned.data.sequence_length, model.config)
@@ -129,7 +129,7 @@ def evaluate_finetuned(path: str, *, data: DataConfig, batch_size: int, imports:
     if not is_own:
         read = read_examples(data.source, task=task, data=finetuned.data)
         if problems := [*read.faults.lines(), *unknown(read.examples, task=task)]:
-            raise UsageError("\n".join(problems))
+            raise UsageError(*problems)
         examples["given"] = read.examples
         split_notes += trained_on(own, folder, given=examples["given"])
     length = row_length(finetuned.data.sequence_length, model.config)

@@ -29,7 +29,7 @@ def summarize_runs(run: SummaryRun) -> str:
     """
     below = {path: sorted(Path(path).expanduser().rglob(SUMMARY)) for path in listed(run.path)}
     if without := [path for path, files in below.items() if not files]:
-        raise UsageError("\n".join(f"{it}: no finished run is in this folder: there is no {SUMMARY}" for it in without))
+        raise UsageError(*(f"{it}: no finished run is in this folder: there is no {SUMMARY}" for it in without))
     summaries = {file: read_json(file) for files in below.values() for file in files}
     pretrained = {file: summary for file, summary in summaries.items() if "task" not in summary}
     finetuned = {file: summary for file, summary in summaries.items() if "task" in summary}

@@ -155,7 +155,7 @@ def read_subject(config: Config, *, head: str | None = None) -> Subject:
         try:
             check(config)
         except UsageError as error:
-            raise UsageError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
+            raise UsageError(*(f"{path}: {line}" for line in str(error).splitlines())) from error
     subject = Subject(config=config, head=head or found_head or default_head(config))
     if isinstance(config, AttnKitConfig):
         check_head(config, subject.head)
@@ -198,7 +198,7 @@ def load_config(path: str, **changes: Any) -> PreTrainedConfig:
     except StrictDataclassError as error:
         raise UsageError(f"{path}: {first_line(error.__cause__ or error)}") from error
     except UsageError as error:
-        raise UsageError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
+        raise UsageError(*(f"{path}: {line}" for line in str(error).splitlines())) from error
     except (OSError, *MODEL_FAULTS) as error:
         raise UsageError(f"{path}: no config can be read there: {first_line(error)}") from error
 
@@ -243,7 +243,7 @@ def read_yaml(path: Path) -> tuple[PreTrainedConfig, str | None]:
     try:
         return make_config(**{name: value for name, value in silent.items() if value is not None} | given), head
     except UsageError as error:
-        raise UsageError("\n".join(f"{path}: model: {line}" for line in str(error).splitlines())) from error
+        raise UsageError(*(f"{path}: model: {line}" for line in str(error).splitlines())) from error
 
 
 def default_head(config: PreTrainedConfig) -> str:

@@ -56,7 +56,7 @@ def adapter_class(adapter: AdapterConfig) -> Any:
     known = {it.name: it.default for it in fields(found) if it.name not in {own.name for own in fields(PeftConfig)}}
     wrong = [f"adapter.options: no option {name!r}: {nearest(name, known)}" for name in adapter.options.keys() - known]
     if wrong:
-        raise UsageError("\n".join(sorted(wrong)))
+        raise UsageError(*sorted(wrong))
     hints = get_type_hints(found)
     for name, value in adapter.options.items():
         check_value(name, value, hint=hints[name], default=known[name])

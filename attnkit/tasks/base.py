@@ -186,7 +186,7 @@ class Task(ABC):
                 continue
             chosen[name] = (metrics[name](kind=kinds[0], names=self.names()), self.judged[kinds[0]])
         if problems:
-            raise UsageError("\n".join(problems))
+            raise UsageError(*problems)
         return chosen
 
     def score(self, examples: Sequence[Example], answers: Sequence[Answer]) -> dict[str, float]:
@@ -237,7 +237,7 @@ def make_task(task: TaskConfig, data: ExamplesConfig) -> Task:
         found = option_problems(task_class, key, value, besides=("task", "data"))
         problems += [f"task.options: {problem}" for problem in found]
     if problems:
-        raise UsageError("\n".join(problems))
+        raise UsageError(*problems)
     made = task_class(task, data, **task.options)
     made.metrics()
     settings_of: dict[str, list[str]] = {}

@@ -103,7 +103,7 @@ def load_examples(task: "Task", data: ExamplesConfig, *, notes: list[str] | None
         problems += task.learn(train + given.spoilt)
         problems += [line for found in read.values() for line in unknown(found.examples, task=task)]
     if problems:
-        raise UsageError("\n".join(problems))
+        raise UsageError(*problems)
     if notes is not None:
         notes += look_alikes(task.names())
     for example in train:

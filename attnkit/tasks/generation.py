@@ -46,7 +46,7 @@ class Writing:
                 "exponent of the length"
             )
         if problems:
-            raise UsageError("\n".join(problems))
+            raise UsageError(*problems)
 
     def num_tokens(self, room: int | None) -> int:
         """How many tokens are written at most: as many as were given, or what is usual where there is room for it."""

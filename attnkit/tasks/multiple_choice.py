@@ -89,7 +89,7 @@ class MultipleChoice(Task):
 
     def encode(self, examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> list[Row]:
         if uneven := unknown(examples, task=self):  # where there are no answers, nothing was learnt
-            raise UsageError("\n".join(uneven))
+            raise UsageError(*uneven)
         choices = [self.choices(example) for example in examples]
         firsts = [example["text"] for example, given in zip(examples, choices, strict=True) for _ in given]
         flat = tokenize(tokenizer, firsts, [choice for given in choices for choice in given], max_length=max_length)

@@ -64,7 +64,7 @@ class QuestionAnswering(Task):
             for name, (value, lowest) in least.items()
             if value is not None and value < lowest
         ]:
-            raise UsageError("\n".join(problems))
+            raise UsageError(*problems)
         self.question_column, self.stride, self.max_answer_tokens = question_column, stride, max_answer_tokens
         self.num_best, self.no_answer, self.no_answer_threshold = num_best, no_answer, no_answer_threshold
 

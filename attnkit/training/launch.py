@@ -228,11 +228,11 @@ def on_main(accelerator: Accelerator, job: Callable[[], T]) -> T:
             result = job()
         except UsageError as error:
             mistake = error
-    result, text = broadcast_object_list([result, None if mistake is None else str(mistake)])
+    result, lines = broadcast_object_list([result, None if mistake is None else mistake.args])
     if mistake is not None:
         raise mistake
-    if text is not None:
-        raise UsageError(text)
+    if lines is not None:
+        raise UsageError(*lines)
     return result
 
 

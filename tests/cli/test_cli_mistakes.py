@@ -14,6 +14,7 @@ from command_line import Cli
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertForMaskedLM, BertLMHeadModel
 
+from attnkit.cli import VERBS
 from attnkit.data.objectives import objectives
 
 ROOT = Path(__file__).parents[2]
@@ -422,6 +423,32 @@ def test_names_that_no_disk_takes(arguments: list[str], message: str, config: Pa
     assert (code, len(errors)) == (2, 1)
     assert re.search(message, errors[0])
     assert not list(tmp_path.iterdir())
+
+
+NAME = "first\n\x1b\x85\u2028second"
+NAMED = {
+    "tokenizer": ["--data.source", NAME],
+    "prepare": ["--data.source", NAME, "--data.prepared", "rows"],
+    "pretrain": ["--data.source", NAME],
+    "finetune": ["--data.source", NAME, "--model.path", "."],
+    "generate": [f"./{NAME}"],
+    "evaluate": [f"./{NAME}"],
+    "predict": [f"./{NAME}", "--data.source", "."],
+    "import": [f"./{NAME}", "new"],
+    "export": [f"./{NAME}", "new", "--remote-code"],
+    "summary": [NAME],
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_name_that_would_end_the_line_does_not(
+    verb: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for arguments in (NAMED[verb], [*["x"] * len(VERBS[verb].words), "--config", NAME]):
+        code, said, errors = cli(verb, *arguments)
+        assert (code, said, len(errors)) == (2, [], 1), errors
+        assert r"first\n\x1b\x85\u2028second" in errors[0]
 
 
 def test_a_link_that_leads_back_to_itself(tmp_path: Path, cli: Cli) -> None:

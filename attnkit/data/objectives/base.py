@@ -80,7 +80,7 @@ class Objective(ABC):
     ) -> None:
         problems = objective.problems() + data.problems()
         if problems:
-            raise UsageError("\n".join(problems))
+            raise UsageError(*problems)
         if data.document_mask and not self.keeps_rows:
             raise UsageError(
                 f"data.document_mask: objective.name {objective.name!r} keeps no row as it was packed, so there is "
