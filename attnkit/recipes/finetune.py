@@ -19,7 +19,6 @@ from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.recipes import manifest
 from attnkit.recipes.card import how_to_use
 from attnkit.recipes.folder import (
-    LOSS_CURVE,
     MODEL,
     check_places,
     check_same_run,
@@ -47,7 +46,7 @@ from attnkit.training.launch import make_accelerator, on_main, reporting_network
 from attnkit.training.layers import freeze
 from attnkit.training.loop import TrainResult, train
 from attnkit.training.plot import plot_loss
-from attnkit.training.run_folder import ADAPTER, LOG, PAGE, PREDICTIONS, REPORT, writing
+from attnkit.training.run_folder import ADAPTER, LOG, LOSS_CURVE, PAGE, PREDICTIONS, REPORT, writing
 from attnkit.training.tracking import Tracker
 
 

@@ -24,13 +24,14 @@ from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.recipes import manifest
 from attnkit.recipes.card import write_run_card
 from attnkit.recipes.inputs import absolute_data, is_path
-from attnkit.recipes.saved import TOKENIZER
 from attnkit.training.checkpoint import check_intact, newest_complete
 from attnkit.training.launch import check_shared_folder, on_main
 from attnkit.training.loop import TrainResult
 from attnkit.training.run_folder import (
     ENVIRONMENT,
     LOG,
+    SUMMARY,
+    TOKENIZER,
     check_output_folder,
     open_output_folder,
     refuse_foreign_files,
@@ -40,7 +41,6 @@ from attnkit.training.settings import TrainingConfig
 from attnkit.training.tracking import Tracker, read_log
 
 PUSH = "training.push_to_hub"
-SUMMARY, LOSS_CURVE = "summary.json", "loss.png"
 NOT_COMPARED = {"tracking", "grid", "imports"}
 """The sections of a run that may be others when it goes on."""
 WITHOUT_EFFECT = {

@@ -13,8 +13,8 @@ from attnkit.config.finetune_run import FinetuneRun, GridConfig
 from attnkit.errors import UsageError
 from attnkit.files.disk import replacing
 from attnkit.files.text import json_text, read_json
-from attnkit.recipes.folder import SUMMARY, check_same_run, saved_run
-from attnkit.training.run_folder import writing
+from attnkit.recipes.folder import check_same_run, saved_run
+from attnkit.training.run_folder import SUMMARY, writing
 
 GRID = "grid.json"
 

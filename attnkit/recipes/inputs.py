@@ -10,8 +10,9 @@ from attnkit.errors import UsageError
 from attnkit.files.disk import damage
 from attnkit.files.hub import require_repository
 from attnkit.files.saved import CHECKPOINTS
-from attnkit.recipes.saved import TOKENIZER, tokenizer_folder
+from attnkit.recipes.saved import tokenizer_folder
 from attnkit.training.checkpoint import newest_complete
+from attnkit.training.run_folder import TOKENIZER
 
 if TYPE_CHECKING:
     from attnkit.config.finetune_run import FinetuneRun

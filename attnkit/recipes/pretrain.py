@@ -19,7 +19,6 @@ from attnkit.models.checks import num_positions
 from attnkit.models.configuration_attnkit import AttnKitConfig
 from attnkit.recipes import manifest
 from attnkit.recipes.folder import (
-    LOSS_CURVE,
     MODEL,
     check_places,
     check_same_run,
@@ -52,7 +51,7 @@ from attnkit.training.evaluation import evaluate_loss
 from attnkit.training.launch import make_accelerator, on_main, reporting_network
 from attnkit.training.loop import TrainResult, train
 from attnkit.training.plot import plot_loss
-from attnkit.training.run_folder import LOG, PAGE
+from attnkit.training.run_folder import LOG, LOSS_CURVE, PAGE
 from attnkit.training.tracking import BITS, Tracker
 
 METRICS = ("loss",)  # that say which checkpoint is the best

@@ -12,8 +12,7 @@ from attnkit.files.disk import replacing
 from attnkit.files.saved import CONFIG
 from attnkit.files.text import read_json, read_text
 from attnkit.models.card import flatten, say
-from attnkit.recipes.folder import LOSS_CURVE
-from attnkit.training.run_folder import DATA_MANIFEST, ENVIRONMENT, PAGE, REPORT, writing
+from attnkit.training.run_folder import DATA_MANIFEST, ENVIRONMENT, LOSS_CURVE, PAGE, REPORT, writing
 
 
 def write_page(folder: Path, summary: dict[str, Any], *, said: str) -> None:

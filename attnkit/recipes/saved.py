@@ -11,7 +11,6 @@ from attnkit.files import strict_yaml
 from attnkit.files.saved import CHECKPOINTS, CONFIG, MODEL, run_folder
 from attnkit.training.checkpoint import newest_complete
 
-TOKENIZER = "tokenizer"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 SHOWN = 12  # runs that an error names
 

@@ -10,8 +10,8 @@ from attnkit.config.load import listed
 from attnkit.errors import UsageError, first_line
 from attnkit.files.text import read_json
 from attnkit.recipes import finetune, pretrain
-from attnkit.recipes.folder import SUMMARY
 from attnkit.recipes.judge import show
+from attnkit.training.run_folder import SUMMARY
 
 
 @dataclass(kw_only=True)

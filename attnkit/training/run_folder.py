@@ -9,18 +9,19 @@ from pathlib import Path
 from attnkit.errors import UsageError
 from attnkit.files import strict_yaml
 from attnkit.files.disk import is_of_disk, said_by_disk
-from attnkit.files.saved import CONFIG
+from attnkit.files.saved import CHECKPOINTS, CONFIG, MODEL
 
-CHECKPOINTS = "checkpoints"
 LOG = "log.jsonl"
 ENVIRONMENT = "environment.json"
 RUN_MARKS = (CHECKPOINTS, LOG)  # a folder with one of these holds a run
 PREDICTIONS, REPORT, ADAPTER = "predictions", "report.png", "adapter"
 DATA_MANIFEST, PAGE = "data_manifest.json", "report.html"
-BEGINNING = {CONFIG, "tokenizer", ENVIRONMENT, DATA_MANIFEST}  # what a run writes before there is one
-PRODUCTS = ("loss.png", "summary.json", "model", PREDICTIONS, REPORT, PAGE, ADAPTER)
+SUMMARY, LOSS_CURVE, TOKENIZER = "summary.json", "loss.png", "tokenizer"
+BEGINNING = {CONFIG, TOKENIZER, ENVIRONMENT, DATA_MANIFEST}  # what a run writes before there is one
+PRODUCTS = (LOSS_CURVE, SUMMARY, MODEL, PREDICTIONS, REPORT, PAGE, ADAPTER)
 # What an overwrite deletes, in this order: one that is cut short leaves a folder that can be overwritten again.
-RUN_FILES = ("tokenizer", ENVIRONMENT, DATA_MANIFEST, *PRODUCTS, *RUN_MARKS, CONFIG)
+RUN_FILES = (TOKENIZER, ENVIRONMENT, DATA_MANIFEST, *PRODUCTS, *RUN_MARKS, CONFIG)
+RUN_FOLDERS = {TOKENIZER, MODEL, PREDICTIONS, ADAPTER, CHECKPOINTS}  # the others are files
 
 
 def holds_run(output_dir: str | Path) -> bool:
@@ -36,17 +37,22 @@ def nearest_existing(folder: str | Path) -> Path:
 def check_output_folder(output_dir: str | Path, *, resume: bool, overwrite: bool) -> None:
     """Raise `UsageError` if a run cannot or must not write into this folder; change nothing.
 
-    Refused are a folder that holds a run, unless it is to be resumed or overwritten; one inside a run; a path that is a
-    file; and a place that cannot be written. Meant for the time before anything costly is done.
+    Refused are a folder that holds a run, unless it is to be resumed or overwritten; one in which a file stands where a
+    run has a folder, or the other way round; one inside a run; a path that is a file; and a place that cannot be
+    written. Meant for the time before anything costly is done.
     """
     folder = Path(output_dir)
     if resume and overwrite:
         raise UsageError("training.resume and training.overwrite exclude each other: set one of them to false")
     with writing(folder):  # a folder that may not even be looked into
-        existing = nearest_existing(folder)
+        existing, swapped = nearest_existing(folder), swapped_files(folder)
         taken = holds_run(folder) and not (resume or overwrite)
         # A folder that happens to have such a name among others is none: a run has its config too.
         around = next((it for it in folder.resolve().parents if holds_run(it) and (it / CONFIG).is_file()), None)
+    if swapped:
+        raise UsageError(
+            f"training.output_dir: {' and '.join(swapped)}; remove what is there, or choose another folder"
+        )
     if taken:
         raise UsageError(
             f"training.output_dir: {folder} already holds a run; go on with it by --resume, delete it by --overwrite, "
@@ -58,6 +64,16 @@ def check_output_folder(output_dir: str | Path, *, resume: bool, overwrite: bool
         raise UsageError(f"training.output_dir: {existing} is a file; choose a folder")
     if not os.access(existing, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         raise UsageError(f"training.output_dir: {existing} is not writable; choose a folder that is")
+
+
+def swapped_files(folder: Path) -> list[str]:
+    """What is a file where a run has a folder, or a folder where it has a file, in words."""
+    there = [folder / name for name in RUN_FILES if os.path.lexists(folder / name)]
+    return [
+        f"{path} is no folder" if path.name in RUN_FOLDERS else f"{path} is a folder"
+        for path in there
+        if path.is_dir() is not (path.name in RUN_FOLDERS)
+    ]
 
 
 def refuse_foreign_files(folder: Path) -> None:

@@ -14,6 +14,7 @@ from command_line import Cli
 from attnkit.errors import UsageError
 from attnkit.files.disk import STAGING, claim, filling, is_free
 from attnkit.scaling.cli import answer
+from attnkit.training.run_folder import RUN_FILES, RUN_FOLDERS
 
 FOREIGN = {
     "log.jsonl": "a log",
@@ -55,6 +56,28 @@ def test_what_is_not_ours_stays(verb: str, config: Path, finished: Path, text: P
         assert str(folder) in errors[0]
         found = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
         assert found == FOREIGN, flags
+
+
+@pytest.mark.parametrize("flags", [[], ["--resume"], ["--overwrite"]], ids=" ".join)
+@pytest.mark.parametrize("name", RUN_FILES)
+def test_a_file_in_the_place_of_a_folder_is_refused_first(
+    name: str, flags: list[str], finished: Path, tmp_path: Path, cli: Cli
+) -> None:
+    """And a folder in that of a file, in a folder that is ours in all else."""
+    run = tmp_path / "run"
+    shutil.copytree(finished, run, ignore=shutil.ignore_patterns(name))
+    if name in RUN_FOLDERS:
+        (run / name).write_text("mine")
+    else:
+        (run / name).mkdir()
+        (run / name / "notes.txt").write_text("mine")
+    before = {path: path.is_file() and path.read_bytes() for path in run.rglob("*")}
+    # That no text is there would be found next.
+    command = ("pretrain", "--data.source", tmp_path / "none.txt", "--training.output_dir", run)
+    code, said, errors = cli(*command, *flags)
+    assert (code, said, len(errors)) == (2, [], 1)
+    assert f"{run / name} is {'no' if name in RUN_FOLDERS else 'a'} folder; remove what is there" in errors[0]
+    assert {path: path.is_file() and path.read_bytes() for path in run.rglob("*")} == before
 
 
 @pytest.mark.slow
