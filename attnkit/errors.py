@@ -27,6 +27,10 @@ class UsageError(ValueError):
         return "\n".join(str(line).translate(CONTROL) for line in self.args)
 
 
+class NotFiniteError(UsageError):
+    """A run that came to no finite number, which other settings may; a grid goes on without it."""
+
+
 class Fault(NamedTuple):
     """What is wrong with a row. Faults that differ in what was `found` alone are of one kind, and said in one line."""
 

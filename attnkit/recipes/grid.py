@@ -1,5 +1,6 @@
 """Several runs of one kind: seeds, learning rates and batch sizes, judged on the same held-out examples."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
@@ -10,13 +11,16 @@ from typing import Any
 from accelerate import PartialState
 
 from attnkit.config.finetune_run import FinetuneRun, GridConfig
-from attnkit.errors import UsageError
+from attnkit.errors import NotFiniteError, UsageError
 from attnkit.files.disk import replacing
+from attnkit.files.saved import CONFIG
 from attnkit.files.text import json_text, read_json
 from attnkit.recipes.folder import check_same_run, saved_run
 from attnkit.training.run_folder import SUMMARY, writing
 
 GRID = "grid.json"
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,17 +62,46 @@ def run_grid(
 ) -> str:
     """Finetune each run of the grid and return what they have reached, with the mean and deviation over seeds.
 
-    With `training.resume` runs that have finished are not run again; `resolved` says what one would be now. Raises
-    `UsageError` before the first run if one of them has impossible settings or a folder that is taken, or has finished
-    with other settings or data.
+    A setting of which a run comes to no finite number has no figures; the others go on. With `training.resume` runs
+    that have finished are not run again; `resolved` says what one would be now. Raises `UsageError` before the first
+    run if one of them has impossible settings or a folder that is taken, or has begun with other settings or data, and
+    after the last if no setting has figures.
     """
     members = list(runs_of(run))
-    problems = [problem for _, _, member in members for problem in member.training.problems()]
-    taken = [member for _, _, member in members if (Path(member.training.output_dir) / SUMMARY).exists()]
+    check_folders(run, [member for _, _, member in members])
+    if run.training.resume:
+        check_begun([member for _, _, member in members], resolved=resolved)
+    groups: dict[Setting, list[Member]] = {}
+    failed: dict[Setting, dict[int, str]] = {}
+    splits = ["held_out"] + ["test"] * (run.data.test_source is not None)
+    for setting, seed, member in members:
+        summary = Path(member.training.output_dir) / SUMMARY
+        try:
+            if not is_finished(member):
+                said = finetune(member)
+                if not summary.exists():  # a signal ended it
+                    return said
+            figures = figures_of(summary, splits)
+            groups.setdefault(setting, []).append(Member(seed=seed, folder=summary.parent, figures=figures))
+        except NotFiniteError as error:
+            logger.warning("%s: %s; the grid goes on without it", summary.parent, error)
+            failed.setdefault(setting, {})[seed] = str(error)
+    report = summarize(groups, failed, best_metric=run.training.best_metric, best_mode=run.training.best_mode)
+    path = Path(run.training.output_dir) / GRID
+    if PartialState().is_main_process:
+        with writing(path), replacing(path) as unfinished:
+            unfinished.write_text(json_text(report, indent=2) + "\n", encoding="utf-8")
+    return say(report, path)
+
+
+def check_folders(run: FinetuneRun, members: Sequence[FinetuneRun]) -> None:
+    """Raise `UsageError` for a grid one of whose runs has impossible settings, or a folder that is taken."""
+    problems = [problem for member in members for problem in member.training.problems()]
+    taken = [folder for member in members if (folder := Path(member.training.output_dir) / SUMMARY).exists()]
     if taken and not (run.training.resume or run.training.overwrite):
         problems.append(
-            f"training.output_dir: {taken[0].training.output_dir} already holds a run; go on with the grid by "
-            "--resume, or choose another folder"
+            f"training.output_dir: {taken[0].parent} already holds a run; go on with the grid by --resume, or choose "
+            "another folder"
         )
     path = Path(run.training.output_dir) / GRID
     if path.exists() and not taken:
@@ -80,49 +113,36 @@ def run_grid(
         )
     if problems:
         raise UsageError(*dict.fromkeys(problems))
-    finished = [member for member in taken if is_finished(member)] if run.training.resume else []
-    check_finished(finished, resolved=resolved)
-    groups: dict[Setting, list[Member]] = {}
-    splits = ["held_out"] + ["test"] * (run.data.test_source is not None)
-    for setting, seed, member in members:
-        summary = Path(member.training.output_dir) / SUMMARY
-        if member not in finished:
-            said = finetune(member)
-            if not summary.exists():  # a signal ended it
-                return said
-        figures = figures_of(summary, splits)
-        groups.setdefault(setting, []).append(Member(seed=seed, folder=summary.parent, figures=figures))
-    report = summarize(groups, best_metric=run.training.best_metric, best_mode=run.training.best_mode)
-    if PartialState().is_main_process:
-        with writing(path), replacing(path) as unfinished:
-            unfinished.write_text(json_text(report, indent=2) + "\n", encoding="utf-8")
-    return say(report, path)
 
 
 def is_finished(run: FinetuneRun) -> bool:
-    """Whether a run that has left its figures is not to go on, to more steps than it had."""
-    saved = saved_run(run, Path(run.training.output_dir))
-    return saved.training.num_steps == run.training.num_steps
+    """Whether a run has left its figures and is to go on no further, to more steps than it had."""
+    folder = Path(run.training.output_dir)
+    if not run.training.resume or not (folder / SUMMARY).exists():
+        return False
+    return saved_run(run, folder).training.num_steps == run.training.num_steps
 
 
-def check_finished(members: list[FinetuneRun], *, resolved: Callable[[FinetuneRun], FinetuneRun]) -> None:
-    """Raise `UsageError` where a run of the grid has finished with other settings, or on other files, than it would
-    have now: its figures would be reported as those of what is asked for."""
-    if not members:
+def check_begun(members: list[FinetuneRun], *, resolved: Callable[[FinetuneRun], FinetuneRun]) -> None:
+    """Raise `UsageError` where a run of the grid has begun with other settings, or on other files, than it would now:
+    its figures would be reported as those of what is asked for. It may go on to more steps."""
+    begun = [member for member in members if (Path(member.training.output_dir) / CONFIG).exists()]
+    if not begun:
         return
-    whole = resolved(members[0])  # they differ in nothing but `training`
-    for member in members:
+    whole = resolved(begun[0])  # they differ in nothing but `training`
+    for member in begun:
         training = replace(member.training, max_steps=member.training.num_steps)
-        if changed := check_same_run(replace(whole, training=training)):
+        changed = check_same_run(replace(whole, training=training))
+        if others := [said for said in changed if not said.startswith("training.max_steps ")]:
             raise UsageError(
-                f"training.resume: {training.output_dir} has finished otherwise: {'; '.join(changed)}: set it back, or "
+                f"training.resume: {training.output_dir} has begun otherwise: {'; '.join(others)}: set it back, or "
                 "choose another training.output_dir"
             )
 
 
 def figures_of(summary: Path, splits: Sequence[str]) -> dict[str, dict[str, float]]:
     """The figures of a finished run by split. Raises `UsageError` for a damaged file, for a run that judged other
-    splits, and for figures that are not finite, which have no mean."""
+    splits, and `NotFiniteError` for figures that have no mean."""
     found = read_json(summary)
     for split in splits:
         if not isinstance(found.get(split), dict):
@@ -132,19 +152,23 @@ def figures_of(summary: Path, splits: Sequence[str]) -> dict[str, dict[str, floa
                 f"{summary.parent} and run again"
             )
         if infinite := [metric for metric, value in found[split].items() if value is None]:
-            raise UsageError(
-                f"{summary}: {', '.join(infinite)} of {split} is not finite: delete {summary.parent} and run again "
-                "with a lower learning rate"
-            )
+            raise NotFiniteError(f"{summary}: {', '.join(infinite)} of {split} is not finite")
     return {split: found[split] for split in splits}
 
 
-def summarize(groups: dict[Setting, list[Member]], *, best_metric: str, best_mode: str) -> dict[str, Any]:
+def summarize(
+    groups: dict[Setting, list[Member]], failed: dict[Setting, dict[int, str]], *, best_metric: str, best_mode: str
+) -> dict[str, Any]:
     """Mean and deviation of each metric over the seeds of each setting, and of its difference to the first setting.
 
     Runs of equal seeds see the same weights, so differences are paired: the deviation that seeds cause in both is out.
-    The best setting is that of the best mean of `best_metric` on held-out examples: test examples only report.
+    The best setting is that of the best mean of `best_metric` on held-out examples: test examples only report. A
+    setting of which a run `failed` has no mean, but the reason by seed. Raises `UsageError` if all have.
     """
+    groups = {setting: members for setting, members in groups.items() if setting not in failed}
+    if not groups:
+        setting, reasons = next(iter(failed.items()))
+        raise UsageError(f"grid: no setting has figures; {setting}: {next(iter(reasons.values()))}")
     settings = [
         {
             **vars(setting),
@@ -156,7 +180,8 @@ def summarize(groups: dict[Setting, list[Member]], *, best_metric: str, best_mod
         for setting, members in groups.items()
     ]
     choose = min if best_mode == "min" else max
-    report = {"best_metric": best_metric, "settings": settings}
+    without = [{**vars(setting), "reasons": reasons} for setting, reasons in failed.items()]
+    report = {"best_metric": best_metric, "settings": settings, "without_figures": without}
     best = choose(settings, key=lambda group: score_of(group, report))
     return {**report, "best": settings.index(best)}
 
@@ -190,6 +215,9 @@ def spread(values: list[float]) -> dict[str, float | None]:
 def say(report: dict[str, Any], path: Path) -> str:
     """The report for people."""
     lines, settings = [], report["settings"]
+    for group in report["without_figures"]:
+        lines.append(f"{setting_of(group)}: no figures")
+        lines += [f"  seed {seed}: {reason}" for seed, reason in group["reasons"].items()]
     for group in settings:
         lines.append(f"{setting_of(group)}, seeds {', '.join(map(str, group['seeds']))}")
         for split, differences in group["difference_to_first"].items():

@@ -17,7 +17,10 @@ from attnkit.errors import UsageError, check_count, check_number, first_line, in
 
 IN_LAYER = re.compile(r".*?\.[0-9]+\.(.+)")
 """A part of a numbered layer, and its name there."""
-FROM_TEXTS = ("corda", "eva")  # ways to begin
+FROM_TEXTS = ("corda", "eva", "lora_ga")  # ways to begin
+BESIDE_STEPS = ("adalora", "kasa_config", "monteclora_config", "use_asa")
+"""Methods and options with a loss of their own, or with something to do after each step, which PEFT leaves to the
+loop; without it they are something else than they say."""
 
 
 @dataclass(kw_only=True)
@@ -51,6 +54,8 @@ def adapter_class(adapter: AdapterConfig) -> Any:
         )
     if adapter.method not in merging:
         raise UsageError(f"adapter.method: unknown method {adapter.method!r}: {nearest(str(adapter.method), merging)}")
+    if adapter.method in BESIDE_STEPS:
+        raise UsageError(f"adapter.method: {adapter.method!r} prunes between steps, which no run does: use 'lora'")
     found = merging[adapter.method]
     # What all methods have is said by the run and the model, and not by the user.
     known = {it.name: it.default for it in fields(found) if it.name not in {own.name for own in fields(PeftConfig)}}
@@ -79,6 +84,8 @@ def check_value(option: str, value: Any, *, hint: Any, default: Any) -> None:
         return
     if isinstance(value, str) and value in FROM_TEXTS and option.startswith("init_"):
         raise UsageError(f"{name}: {value!r} is computed from texts before training, which no run does; choose another")
+    if option in BESIDE_STEPS and value:
+        raise UsageError(f"{name}: it has a loss of its own, or prunes between steps, which no run does: leave it out")
     allowed = list(map(str, choices(hint)))
     # A value with a number in it, such as `pissa_niter_[number of iters]`, is left to PEFT.
     has_number = isinstance(value, str) and any("[number" in it for it in allowed)

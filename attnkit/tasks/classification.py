@@ -33,7 +33,7 @@ class TextTask(Task):  # abstract
         return Field(column=self.task.label_column, setting="task.label_column", read=read, is_answer=True)
 
     def code(self) -> str:
-        return pipeline_code("text-classification", asks=self.asked())
+        return pipeline_code("text-classification", asks=self.asked(), settings=", truncation=True")
 
     def asked(self) -> str:
         """What a pipeline is given."""
@@ -148,7 +148,7 @@ class MultiLabel(LabelTask, TextTask):
 
     def code(self) -> str:
         # All labels with their probabilities: by default a pipeline says the likeliest alone.
-        return pipeline_code("text-classification", asks=f"{self.asked()}, top_k=None")
+        return pipeline_code("text-classification", asks=self.asked(), settings=", truncation=True, top_k=None")
 
     def encode(self, examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> list[Row]:
         rows = self.encode_texts(examples, tokenizer, max_length=max_length)

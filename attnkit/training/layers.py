@@ -1,10 +1,15 @@
 """Which layer a parameter belongs to: what is nearer to the input may learn more slowly, or not at all."""
 
+import re
 from collections.abc import Iterator
 
 from torch import nn
 
 from attnkit.errors import UsageError
+
+OF_INPUT = re.compile(r"(?:^|[._])emb")
+OF_OUTPUT = re.compile(r"(?:^|[._])(?:final|out)")
+"""What comes first and last by name: models may list the norm of embeddings behind all layers, and the last before."""
 
 
 def stacks(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.ModuleList]]:
@@ -19,7 +24,8 @@ def stacks(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module
 def depths(model: nn.Module) -> tuple[dict[str, int], int]:
     """The depth of each parameter by name, and that of the last layer, L.
 
-    Embeddings and whatever comes before the layers are at 0, the layers of each stack at 1 … L, all else at L + 1.
+    Embeddings and whatever comes before the layers are at 0, the layers of each stack at 1 … L, all else at L + 1:
+    what is called so (`layernorm_embedding`, `final_layer_norm`), and of other names what stands before all layers.
     """
     layers = {
         f"{path}.{index}.": index + 1 for path, stack in stacks(model) for index in range(len(stack)) if len(stack) > 0
@@ -27,10 +33,12 @@ def depths(model: nn.Module) -> tuple[dict[str, int], int]:
     last = max(layers.values(), default=0)
     embeddings = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, nn.Embedding))
     found: dict[str, int] = {}
+    have_begun = False
     for name, _ in model.named_parameters():
         own = [depth for prefix, depth in layers.items() if name.startswith(prefix)]
-        is_before = name.startswith(embeddings) or not any(found.values())
-        found[name] = own[0] if own else 0 if is_before else last + 1
+        have_begun = have_begun or bool(own)
+        comes_first = (OF_INPUT.search(name) or not have_begun) and not OF_OUTPUT.search(name)
+        found[name] = own[0] if own else 0 if comes_first or name.startswith(embeddings) else last + 1
     return found, last
 
 

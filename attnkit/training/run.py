@@ -15,7 +15,7 @@ from accelerate.utils import extract_model_from_parallel
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from attnkit.errors import UsageError
+from attnkit.errors import NotFiniteError, UsageError
 from attnkit.models.language import minimising
 from attnkit.models.loss import TokenLoss
 from attnkit.training.average import WeightAverage
@@ -290,7 +290,7 @@ class Run:
         said = f"the loss is {loss} and the norm of the gradient {grad_norm}"
         in_a_row, limit = progress.skipped_in_a_row, self.training.max_skipped_steps
         if in_a_row > limit or (progress.step == self.training.num_steps and not math.isfinite(loss)):
-            raise UsageError(
+            raise NotFiniteError(
                 f"step {progress.step}: {said}; {in_a_row} steps in a row were skipped (training.max_skipped_steps: "
                 f"{limit}); {self._remedy()}"
             )
@@ -344,7 +344,7 @@ class Run:
             progress.stopped_early and progress.best_step is None
         )
         if comes_to_nothing and not math.isfinite(metrics.get("loss", 0.0)):
-            raise UsageError(f"step {progress.step}: the held-out loss is {metrics['loss']}; {self._remedy()}")
+            raise NotFiniteError(f"step {progress.step}: the held-out loss is {metrics['loss']}; {self._remedy()}")
         if (reason := self._stop_reason()) is not None:
             self.tracker.stop(progress.step, metrics, best_step=progress.best_step, reason=reason)
         return is_best

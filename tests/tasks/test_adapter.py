@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from peft import PEFT_TYPE_TO_CONFIG_MAPPING
+from peft.mapping import PEFT_TYPE_TO_TUNER_MAPPING
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -20,11 +21,10 @@ from transformers import (
 
 import attnkit
 from attnkit.errors import UsageError
-from attnkit.tasks.adapter import AdapterConfig, adapt, linear_layers, merge
+from attnkit.tasks.adapter import BESIDE_STEPS, AdapterConfig, adapt, linear_layers, merge
 
 # What some methods need to be told for layers as small as these.
 OPTIONS: dict[str, dict[str, Any]] = {
-    "adalora": {"total_step": 10},
     "c3a": {"block_size": 8},
     "fourierft": {"n_frequency": 8},
     "ia3": {"feedforward_modules": []},
@@ -36,7 +36,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "waveft": {"n_frequency": 8},
 }
 METHODS = sorted(kind.value.lower() for kind in PEFT_TYPE_TO_CONFIG_MAPPING)
-REFUSED = r"unknown method|does not merge into|trains no new head|Conv1D|use_cache"
+REFUSED = r"unknown method|does not merge into|trains no new head|Conv1D|use_cache|prunes between steps"
 
 
 def classifier(num_layers: int = 1, **fields: Any) -> Any:
@@ -129,6 +129,17 @@ def test_a_method_that_does_not_merge_is_refused_before_it_is_trained(method: st
     with pytest.raises(UsageError, match=re.escape(message)) as error:
         adapt(make(), AdapterConfig(method=method), new_head=make is classifier)
     assert len(str(error.value).splitlines()) == 1
+
+
+def test_no_method_is_trained_whose_steps_no_run_makes() -> None:
+    tuners = {kind.value.lower(): tuner for kind, tuner in PEFT_TYPE_TO_TUNER_MAPPING.items()}
+    steps = {method for method, tuner in tuners.items() if hasattr(tuner, "update_and_allocate")}
+    losses = {name for name in dir(tuners["lora"]) if name.startswith("_get_") and name.endswith("_loss")}
+    assert steps == {"adalora", "adamss"}
+    assert losses == {"_get_kasa_loss", "_get_monteclora_loss"}
+    assert {"adalora", "use_asa", "kasa_config", "monteclora_config"} == set(BESIDE_STEPS)
+    with pytest.raises(UsageError, match=r"adapter.method: 'adalora' prunes between steps, which no run does: use"):
+        adapt(classifier(), AdapterConfig(method="adalora"), new_head=True)
 
 
 @pytest.mark.filterwarnings("ignore:Detected that the base layer has no bias")
@@ -233,6 +244,12 @@ def test_the_layers_that_are_named_are_adapted_and_no_others(method: str, make: 
         ("lora", {"use_dora": 1}, "adapter.options.use_dora must be true or false, not 1"),
         ("loha", {"rank_dropout": -0.5}, "adapter.options.rank_dropout must be at least 0 and finite, not -0.5"),
         ("lokr", {"module_dropout": 2}, "adapter.options.module_dropout must be less than 1, not 2"),
+        (
+            "adamss",
+            {"use_asa": True},
+            "adapter.options.use_asa: it has a loss of its own, or prunes between steps, which",
+        ),
+        ("lora", {"kasa_config": {"beta": 1}}, "adapter.options.kasa_config: it has a loss of its own, or prunes"),
         ("ia3", {"modules_to_save": "head"}, "adapter.options.modules_to_save must be list[str] or null, not 'head'"),
         (
             "lora",

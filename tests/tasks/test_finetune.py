@@ -383,9 +383,29 @@ def test_a_tie_of_a_grid_is_said(losses: list[float], tie: str) -> None:
         ]
         for number, loss in enumerate(losses)
     }
-    report = summarize(groups, best_metric="loss", best_mode="min")
+    report = summarize(groups, {}, best_metric="loss", best_mode="min")
     assert report["best"] == losses.index(1.0)
     assert say(report, Path("grid.json")).splitlines()[-2].endswith(f"by the mean of held-out loss{tie}")
+
+
+def test_a_grid_goes_on_without_a_setting_that_diverges(
+    saved: Path, examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = ("--grid.learning_rates", "[1e30, 1e-2]", "--grid.seeds", "[1, 2]")
+    flags = ("--model.path", saved / "bert", "--training.max_steps", 6, "--training.max_skipped_steps", 1)
+    assert finetune(examples, tmp_path / "run", *flags, *grid) == 0
+    report = json.loads((tmp_path / "run" / "grid.json").read_text(encoding="utf-8"))
+    (setting,), (without,) = report["settings"], report["without_figures"]
+    assert (setting["learning_rate"], setting["seeds"], report["best"]) == (1e-2, [1, 2], 0)
+    assert (without["learning_rate"], list(without["reasons"])) == (1e30, ["1", "2"])
+    assert all("the loss is nan" in reason for reason in without["reasons"].values())
+    said = capsys.readouterr().out.splitlines()
+    assert said[said.index("learning_rate 1e+30, batch 16: no figures") + 1].startswith("  seed 1: step ")
+    grid = ("--grid.learning_rates", "[1e30, 1e29]")
+    assert finetune(examples, tmp_path / "none", *flags, *grid) == 2
+    (error,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert "grid: no setting has figures; learning_rate 1e+30, batch 16: step " in error
+    assert not (tmp_path / "none" / "grid.json").exists()
 
 
 def test_a_grid_is_chosen_by_held_out_examples_and_reported_on_test_too(

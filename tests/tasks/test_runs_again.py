@@ -139,11 +139,16 @@ OTHERS = {
 }
 
 
+@pytest.mark.parametrize("is_finished", [True, False])
 @pytest.mark.parametrize("key", [*OTHERS, "rows.jsonl"])
 def test_a_grid_reports_no_figures_of_another_run(
-    key: str, again: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    key: str, is_finished: bool, again: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = (tmp_path / "grid" / "grid.json").read_bytes()
+    if not is_finished:
+        for path in (tmp_path / "grid").glob("*/summary.json"):
+            path.unlink()
+        (tmp_path / "grid" / "grid.json").unlink()
+    before = contents(tmp_path / "grid")
     if key == "rows.jsonl":
         write(tmp_path / key, [*REVIEWS, {"text": "one more", "label": "pos"}])
         assert again("grid") == 2
@@ -153,7 +158,7 @@ def test_a_grid_reports_no_figures_of_another_run(
         (error,) = capsys.readouterr().err.splitlines()
         assert "training.resume: " in error
         assert f"{key} was " in error
-    assert (tmp_path / "grid" / "grid.json").read_bytes() == before
+    assert contents(tmp_path / "grid") == before
 
 
 def test_a_grid_goes_on_to_more_steps_and_no_further(

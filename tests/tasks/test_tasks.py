@@ -190,7 +190,7 @@ def read_pipeline(name: str, ask: Any, line: dict[str, Any]) -> Any:
             tags += [[it["entity"] for it in said if it["start"] <= end < it["end"]][:1]]
             end += len(word) + 1
         return tags
-    said = {it["label"]: it["score"] for it in ask(line["text"], top_k=None, truncation=True)}
+    said = {it["label"]: it["score"] for it in ask(line["text"], top_k=None)}
     if name == "multi_label":
         return sorted(label for label, score in said.items() if score > 0.5)
     return max(said.values()) if name == "regression" else max(said, key=said.__getitem__)
@@ -210,7 +210,8 @@ def test_a_pipeline_says_what_predict_says(name: str, kind: str, run_of: Callabl
     rows = [{key: value for key, value in row.items() if key != "label"} for row in ROWS[name][:6]]
     new, out = write(tmp_path / "new.jsonl", rows), tmp_path / "said.jsonl"
     assert main(["predict", str(run_of(name)), "--data.source", str(new), "--output", str(out)]) == 0
-    ask = pipeline(kind, model=str(run_of(name) / "model"))
+    settings = {"truncation": True} if kind == "text-classification" else {}
+    ask = pipeline(kind, model=str(run_of(name) / "model"), **settings)
     for line in map(json.loads, out.read_text(encoding="utf-8").splitlines()):
         said, written = read_pipeline(name, ask, line), line["prediction"]
         if name == "instruction":
@@ -226,7 +227,9 @@ def test_a_pipeline_says_what_predict_says(name: str, kind: str, run_of: Callabl
 def test_a_pipeline_is_asked_about_pairs(name: str, run_of: Callable[[str], Path]) -> None:
     task: Any = make_task(TaskConfig(name=name, text_pair_column="more"), ExamplesConfig())
     assert '{"text": "a text", "text_pair": ' in task.code()
-    exec(task.code(), {"folder": str(run_of(name) / "model")})
+    found: dict[str, Any] = {"folder": str(run_of(name) / "model")}
+    exec(task.code(), found)
+    found["ask"]({"text": "a long text " * 100, "text_pair": "another one"})  # which is cut
 
 
 @pytest.mark.filterwarnings("ignore:Tokenizer does not support real words:UserWarning")

@@ -1,19 +1,37 @@
 """Layers nearer to the input learn more slowly, or not at all; rows of a step have about one length."""
 
+from collections.abc import Callable
+from itertools import takewhile
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
     BertConfig,
+    BertForMaskedLM,
     BertForSequenceClassification,
+    BloomConfig,
+    BloomForCausalLM,
+    ElectraConfig,
+    ElectraForSequenceClassification,
     GPT2Config,
     GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    RobertaConfig,
+    RobertaForSequenceClassification,
     T5Config,
     T5ForConditionalGeneration,
 )
 
 import attnkit
 from attnkit.errors import UsageError
-from attnkit.training.layers import depths, freeze
+from attnkit.training.layers import depths, freeze, stacks
 from attnkit.training.optimizer import build_optimizer
 from attnkit.training.order import RowOrder
 from attnkit.training.settings import TrainingConfig
@@ -39,6 +57,60 @@ def test_every_parameter_has_the_depth_of_its_layer(name: str) -> None:
     embedding = next(key for key, value in model.named_parameters() if value is model.get_input_embeddings().weight)
     assert found[embedding] == 0
     assert max(found.values()) == 4  # the last norm, the head
+
+
+BIG = {"num_labels": 2, "pad_token_id": 0, **SIZE}
+SEQ2SEQ = {"vocab_size": 40, "d_model": 16, "encoder_layers": 3, "decoder_layers": 3, "encoder_attention_heads": 2}
+SEQ2SEQ |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "max_position_embeddings": 16}
+OPT = {"vocab_size": 40, "hidden_size": 16, "word_embed_proj_dim": 8, "num_hidden_layers": 3, "num_attention_heads": 2}
+OTHERS: dict[str, Callable[[], Any]] = {
+    "roberta": lambda: RobertaForSequenceClassification(RobertaConfig(**BIG)),
+    "electra": lambda: ElectraForSequenceClassification(ElectraConfig(**BIG, embedding_size=8)),
+    "bart": lambda: BartForConditionalGeneration(BartConfig(**SEQ2SEQ)),
+    "opt": lambda: OPTForCausalLM(OPTConfig(**OPT, ffn_dim=16, max_position_embeddings=16)),
+    "bloom": lambda: BloomForCausalLM(BloomConfig(vocab_size=40, hidden_size=16, n_layer=3, n_head=2)),
+    "neox": lambda: GPTNeoXForCausalLM(GPTNeoXConfig(**SIZE)),
+    "mlm": lambda: BertForMaskedLM(BertConfig(**SIZE, tie_word_embeddings=False)),
+    **{
+        f"attnkit {architecture} {norm_position}": lambda architecture=architecture, norm_position=norm_position: (
+            attnkit.AttnKitForSequenceClassification(
+                attnkit.AttnKitConfig(
+                    **BIG, architecture=architecture, norm_position=norm_position, embedding_norm=True, eos_token_id=5
+                )
+            )
+        )
+        for architecture in ("encoder", "decoder", "encoder-decoder")
+        for norm_position in ("pre", "post")
+    },
+}
+
+
+def shared(one: str, two: str) -> int:
+    """How many parts two paths begin with together."""
+    return sum(
+        1 for _ in takewhile(lambda parts: parts[0] == parts[1], zip(one.split("."), two.split("."), strict=False))
+    )
+
+
+@pytest.mark.parametrize("name", MODELS | OTHERS)
+def test_what_is_used_before_the_layers_of_its_stack_is_at_0_and_what_comes_after_them_last(name: str) -> None:
+    model = (MODELS | OTHERS)[name]().eval()
+    order: list[str] = []
+    for path, part in model.named_modules():
+        part.register_forward_pre_hook(lambda *_, path=path: order.append(path))
+    ids = torch.tensor([[7, 8, 9, 5]])
+    model(input_ids=ids, **({"decoder_input_ids": ids} if name == "t5" else {}))
+    first = {path: order.index(f"{path}.0") for path, _ in stacks(model)}
+    found, last = depths(model)
+    checked = 0
+    for parameter, depth in found.items():
+        path = parameter.rpartition(".")[0]
+        if path not in order or any(path.startswith(f"{stack}.") for stack in first):
+            continue
+        nearest = max(first, key=lambda stack, path=path: shared(stack, path))
+        assert depth == (0 if order.index(path) < first[nearest] else last + 1), parameter
+        checked += 1
+    assert checked > 1
 
 
 @pytest.mark.parametrize("name", MODELS)
