@@ -180,7 +180,6 @@ def open_run(run: Run, tokenizer: PreTrainedTokenizerBase, *, data: manifest.Man
     refuse_foreign_files(folder)
     open_output_folder(folder, overwrite=training.overwrite)
     with writing(folder):
-        (folder / SUMMARY).unlink(missing_ok=True)  # one that goes on is not finished
         save(run, folder)
         with filling(folder / TOKENIZER, setting="training.output_dir") as staging:
             tokenizer.save_pretrained(staging)

@@ -77,9 +77,9 @@ def run_grid(
     for setting, seed, member in members:
         summary = Path(member.training.output_dir) / SUMMARY
         try:
-            if not is_finished(member):
+            if not (member.training.resume and has_ended(member)):
                 said = finetune(member)
-                if not summary.exists():  # a signal ended it
+                if not has_ended(member):  # a signal ended it
                     return said
             figures = figures_of(summary, splits)
             groups.setdefault(setting, []).append(Member(seed=seed, folder=summary.parent, figures=figures))
@@ -115,12 +115,13 @@ def check_folders(run: FinetuneRun, members: Sequence[FinetuneRun]) -> None:
         raise UsageError(*dict.fromkeys(problems))
 
 
-def is_finished(run: FinetuneRun) -> bool:
-    """Whether a run has left its figures and is to go on no further, to more steps than it had."""
+def has_ended(run: FinetuneRun) -> bool:
+    """Whether a run has left the figures of all its steps: those of fewer stay until it has a newer checkpoint."""
     folder = Path(run.training.output_dir)
-    if not run.training.resume or not (folder / SUMMARY).exists():
+    if not (folder / SUMMARY).exists() or saved_run(run, folder).training.num_steps != run.training.num_steps:
         return False
-    return saved_run(run, folder).training.num_steps == run.training.num_steps
+    summary = read_json(folder / SUMMARY)
+    return bool(summary.get("stopped_early")) or summary.get("steps") == run.training.num_steps
 
 
 def check_begun(members: list[FinetuneRun], *, resolved: Callable[[FinetuneRun], FinetuneRun]) -> None:

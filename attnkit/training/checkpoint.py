@@ -31,7 +31,7 @@ from attnkit.files.disk import SEAL, damage, seal, sync_to_disk
 from attnkit.training.average import WeightAverage
 from attnkit.training.order import Mark, Remembers, TrainRows, count_rows, rows_of_step
 from attnkit.training.progress import Progress
-from attnkit.training.run_folder import writing
+from attnkit.training.run_folder import SUMMARY, writing
 from attnkit.training.settings import TrainingConfig
 from attnkit.training.shards import fill, load_optimizer, own_weights, share_out
 
@@ -111,8 +111,9 @@ def newest_complete(folder: Path) -> Path | None:
 def save_checkpoint(folder: Path, contents: Contents) -> Path:
     """Write a checkpoint so that a crash at any moment leaves the older ones intact and no half one that counts.
 
-    Temporary folder → contents on disk → rename → marker. A step that has a complete checkpoint keeps it. Call it on
-    the main process. Raises `UsageError` if the disk refuses, the temporary folder removed.
+    Temporary folder → contents on disk → rename → marker. A step that has a complete checkpoint keeps it. With a new
+    one a run has gone on beyond its end: only now the summary of that goes. Call it on the main process. Raises
+    `UsageError` if the disk refuses, the temporary folder removed.
     """
     progress = contents.progress
     path = checkpoint_path(folder, progress.step)
@@ -134,6 +135,8 @@ def save_checkpoint(folder: Path, contents: Contents) -> Path:
         for leftover in (unfinished, path):
             shutil.rmtree(leftover, ignore_errors=True)
         raise
+    with writing(folder.parent):
+        (folder.parent / SUMMARY).unlink(missing_ok=True)
     _point(folder, "last", path)
     if progress.best_step == progress.step:
         _point(folder, "best", path)

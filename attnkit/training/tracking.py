@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from attnkit.errors import UsageError, nearest
+from attnkit.files.disk import replacing
 from attnkit.files.text import json_text, read_text
 from attnkit.training.run_folder import LOG, writing
 
@@ -112,9 +113,8 @@ class Tracker:
         with writing(self.log_path):
             self.log_path.parent.mkdir(parents=True, exist_ok=True)
             kept = [record for record in read_log(self.log_path) if record["step"] <= step] if step else []
-            fresh = self.log_path.with_suffix(".unfinished")
-            fresh.write_text("".join(_line(record) for record in kept), encoding="utf-8")
-            fresh.replace(self.log_path)
+            with replacing(self.log_path) as fresh:
+                fresh.write_text("".join(_line(record) for record in kept), encoding="utf-8")
             self._log = self.log_path.open("a", encoding="utf-8")
         if self._bar is not None:
             self._task = self._bar.add_task("train", total=max_steps, completed=step, loss="", said="", held_out="")

@@ -1,5 +1,6 @@
 """Nothing is written over that we did not make, and no two processes write into one folder."""
 
+import json
 import os
 import re
 import resource
@@ -175,6 +176,35 @@ def test_a_full_disk_is_one_line(
     assert re.search(rf"cannot write .*new: .*File too large.*; free space or choose another {setting}$", errors[0])
     assert "unfinished" not in errors[0]
     assert [path.name for path in tmp_path.iterdir() if "new" in path.name] == []
+
+
+@pytest.mark.parametrize("size", [500, "config.yaml", "checkpoints/step-000006/optimizer.pt"])
+def test_a_full_disk_leaves_what_a_run_had_when_it_goes_on(
+    size: int | str, config: Path, finished: Path, tmp_path: Path, cli: Cli
+) -> None:
+    """Whether its config is the first that does not fit, or one of the files after it."""
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    kept = ("summary.json", "log.jsonl", "model", "checkpoints")
+    files = [path for name in kept for path in (run / name, *(run / name).rglob("*")) if path.is_file()]
+    before = {path: path.read_bytes() for path in files}
+    names = {path.name for path in run.iterdir()}
+    command = ("pretrain", "--config", config, "--training.output_dir", run, "--resume", "--training.max_steps", 9)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    most = size if isinstance(size, int) else (run / size).stat().st_size - (size != "config.yaml") * 1000
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most + 200, limits[1]))
+    try:
+        code, _, errors = cli(*command)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (code, len(errors)) == (2, 1)
+    assert "cannot write" in errors[0]
+    log = run / "log.jsonl"
+    assert log.read_bytes().startswith(before.pop(log))
+    assert {path: path.read_bytes() for path in before} == before
+    assert {path.name for path in run.iterdir()} == names
+    assert cli(*command)[0] == 0
+    assert json.loads((run / "summary.json").read_text())["steps"] == 9
 
 
 def fail_midway(folder: Path) -> None:

@@ -161,6 +161,14 @@ def test_a_grid_reports_no_figures_of_another_run(
     assert contents(tmp_path / "grid") == before
 
 
+def test_a_grid_does_not_report_the_figures_of_fewer_steps(again: Callable[..., int], tmp_path: Path) -> None:
+    """Of a run that went on and has not come to its next checkpoint."""
+    for config in (tmp_path / "grid").glob("*/config.yaml"):
+        config.write_text(config.read_text(encoding="utf-8").replace("max_steps: 2\n", "max_steps: 3\n"))
+    assert again("grid", "--training.max_steps", 3) == 0
+    assert [strict(path)["steps"] for path in (tmp_path / "grid").glob("*/summary.json")] == [3, 3]
+
+
 def test_a_grid_goes_on_to_more_steps_and_no_further(
     again: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -234,8 +242,8 @@ def test_what_marks_a_run_as_finished_is_written_last(
 ) -> None:
     run = reviews / "run"
     assert max(it.stat().st_mtime_ns for it in run.rglob("*")) == (run / "summary.json").stat().st_mtime_ns
-    shutil.rmtree(tmp_path / "run" / "predictions")
-    (tmp_path / "run" / "predictions").touch()  # so that the rest is not written
+    (tmp_path / "run" / "predictions" / "held_out.jsonl").unlink()
+    (tmp_path / "run" / "predictions" / "held_out.jsonl").mkdir()  # so that the rest is not written
     assert again("run", "--training.max_steps", 3) == 2
     assert "cannot write" in capsys.readouterr().err
     assert not (tmp_path / "run" / "summary.json").exists()
