@@ -9,7 +9,8 @@ from transformers import PreTrainedTokenizerBase
 
 from attnkit.training.interrupt import stop_on_signal
 from attnkit.training.order import TrainRows
-from attnkit.training.run import Evaluate, Run, TrainResult
+from attnkit.training.result import TrainResult
+from attnkit.training.run import Evaluate, Run
 from attnkit.training.settings import TrainingConfig
 from attnkit.training.tracking import Tracker
 

@@ -54,6 +54,11 @@ class Progress:
         self.logged_loss, self.logged_labels, self.logged_tokens, self.logged_seconds = 0.0, 0, 0, 0.0
         return figures
 
+    def begin_patience(self) -> None:
+        """Forget what was best, and how long ago that is."""
+        self.best_step = self.best_value = None
+        self.evaluations_since_best, self.stopped_early = 0, False
+
     def add_evaluation(self, metrics: dict[str, float], *, metric: str, mode: str) -> bool:
         """Keep the metrics of an evaluation and return whether it is the best so far. NaN is never the best, nor is any
         value beside a loss that is none."""

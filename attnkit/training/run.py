@@ -42,6 +42,7 @@ from attnkit.training.optimizer import build_optimizer, clip_gradients, set_lear
 from attnkit.training.order import Mark, Remembers, TrainRows, rows_of_step
 from attnkit.training.progress import Progress
 from attnkit.training.randomness import FORWARD, reseed
+from attnkit.training.result import TrainResult
 from attnkit.training.run_folder import CHECKPOINTS, check_output_folder, open_output_folder
 from attnkit.training.schedule import learning_rate
 from attnkit.training.settings import TrainingConfig
@@ -50,33 +51,6 @@ from attnkit.training.throughput import Utilization
 from attnkit.training.tracking import Tracker
 
 Evaluate = Callable[[nn.Module], dict[str, float]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainResult:
-    """How a training run ended."""
-
-    model: Any
-    """The trained one; one that was shared out is whole on the main process, and without weights on all others."""
-    steps: int
-    rows_seen: int
-    tokens_seen: int
-    seconds: float  # in training steps, all sessions of a resumed run together
-    losses: list[tuple[int, float]]
-    """(step, training loss) of each line that this session logged, in nats per label."""
-    metrics: dict[str, float | None]
-    """The last evaluation; null where it was not finite."""
-    best_step: int | None
-    best_value: float | None
-    last_checkpoint: Path
-    best_checkpoint: Path | None
-    resumed_from: Path | None
-    interrupted: bool
-    """A signal ended the run before its time; the checkpoint is written, and the caller should exit with 0."""
-    stopped_early: bool
-    """`training.patience` ran out."""
-    stop_reason: str | None
-    """Where and why it did, in words."""
 
 
 @dataclass(kw_only=True)
@@ -203,10 +177,12 @@ class Run:
             rows=rows,
             facts=self.facts,
         )
-        if self.progress.step > training.num_steps:
-            raise UsageError(f"training.max_steps: {training.num_steps} is less than the step of {path}")
-        if path.parent != self.folder:
-            self.progress.best_step = self.progress.best_value = None  # that best one is in another folder
+        is_new = path.parent != self.folder
+        if self.progress.step + is_new > training.num_steps:
+            few = "no more" if is_new else "less"
+            raise UsageError(f"training.max_steps: {training.num_steps} is {few} than the step of {path}")
+        if is_new:
+            self.progress.begin_patience()  # that best one is in another folder
         self.resumed_from, self.saved = path, True
         self.tracker.note(f"going on from {path}")
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,28 @@ def test_a_run_decays_from_a_checkpoint_of_another(tmp_path: Path, accelerator: 
     nothing = settings(tmp_path / "new", from_checkpoint=str(tmp_path))
     with pytest.raises(UsageError, match=r"training\.from_checkpoint: .* is no complete checkpoint"):
         run(causal_model(), ROWS, nothing, accelerator=accelerator)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_run_from_a_checkpoint_begins_its_patience_anew(tmp_path: Path, accelerator: Accelerator) -> None:
+    shape = {"max_steps": 9, "eval_steps": 1, "patience": 2}
+    values = iter([1.0, 2.0, 2.0, 5.0, 6.0, 6.0])
+    evaluate = lambda model: {"loss": next(values)}  # noqa: E731
+    first = settings(tmp_path / "first", **shape)
+    ended = run(Bigram(), ROWS, first, accelerator=accelerator, evaluate=evaluate)
+    assert (ended.steps, ended.stopped_early) == (3, True)
+    second = settings(tmp_path / "second", **shape, from_checkpoint=str(ended.last_checkpoint))
+    for resume in (False, True):  # which goes on with it as it is
+        training = replace(second, resume=resume)
+        result = run(Bigram(), ROWS, training, accelerator=accelerator, evaluate=evaluate)
+        assert (result.steps, result.stopped_early, result.best_step, result.best_value) == (6, True, 4, 5.0)
+
+
+def test_a_run_from_a_checkpoint_has_a_step_to_make(tmp_path: Path, accelerator: Accelerator) -> None:
+    start = run(Bigram(), ROWS, settings(tmp_path / "first", max_steps=2), accelerator=accelerator).last_checkpoint
+    none = settings(tmp_path / "new", max_steps=2, from_checkpoint=str(start))
+    with pytest.raises(UsageError, match=r"training\.max_steps: 2 is no more than the step of .*step-000002"):
+        run(Bigram(), ROWS, none, accelerator=accelerator)
     assert not (tmp_path / "new").exists()
 
 
