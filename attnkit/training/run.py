@@ -353,6 +353,11 @@ class Run:
         on_main(self.accelerator, lambda: save_checkpoint(self.folder, contents))
         self.saved = True
 
+    def _ended_well(self) -> bool:
+        """Whether the newest checkpoint may stand for those before it: that of a run that is stopped, or whose loss is
+        no number, may be of weights that come to nothing."""
+        return not self.interrupted and self.progress.metrics.get("loss", 0.0) is not None
+
     def _prune(self) -> None:
         last, every, best = self.training.keep_last, self.training.keep_every, self.progress.best_step
         on_main(self.accelerator, lambda: prune(self.folder, keep_last=last, keep_every=every, best_step=best))
@@ -373,7 +378,7 @@ class Run:
 
     def finish(self) -> TrainResult:
         """Give the model its averaged weights, take the wrappers off it, and return how the run ended."""
-        if self.saved:
+        if self.saved and self._ended_well():
             self._prune()
         if self.average is not None:
             self.average.copy_to_model()

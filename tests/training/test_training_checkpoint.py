@@ -1,6 +1,8 @@
 """Checkpoints: whole or absent, exact to the bit, kept and deleted as promised; and the folder they live in."""
 
+import itertools
 import json
+import math
 import os
 import resource
 import signal
@@ -391,6 +393,50 @@ def test_a_full_disk_leaves_the_last_checkpoint(
     folder = tmp_path / "checkpoints"
     assert sorted(path.name for path in folder.iterdir()) == ["last", "step-000002"]
     assert complete_steps(folder) == [2]
+
+
+def stopped_in_step_3(then: Callable[[], None] = lambda: None) -> Bigram:
+    """A model that a signal stops, where each step is one pass."""
+    model, passes = Bigram(), itertools.count(1)
+
+    def stop(model: nn.Module, _: Any) -> None:
+        if model.training and next(passes) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+            then()
+
+    model.register_forward_pre_hook(stop)
+    return model
+
+
+def test_a_run_that_is_stopped_keeps_what_was_good(tmp_path: Path, accelerator: Accelerator) -> None:
+    """Its newest checkpoint may be of weights that come to nothing; the next step tells."""
+    training = settings(tmp_path, max_steps=9, save_steps=2, keep_last=1)
+    result = run(stopped_in_step_3(), ROWS, training, accelerator=accelerator)
+    assert (result.interrupted, result.steps) == (True, 3)
+    assert complete_steps(tmp_path / "checkpoints") == [2, 3]
+    run(Bigram(), ROWS, replace(training, resume=True), accelerator=accelerator)
+    assert complete_steps(tmp_path / "checkpoints") == [9]
+
+
+def test_a_run_whose_loss_is_no_number_at_its_end_keeps_what_was_good(tmp_path: Path, accelerator: Accelerator) -> None:
+    values = iter([3.0, 4.0, math.nan])
+    training = settings(tmp_path, max_steps=9, eval_steps=1, save_steps=1, keep_last=1, patience=2)
+    evaluate = lambda model: {"loss": next(values)}  # noqa: E731
+    result = run(Bigram(), ROWS, training, accelerator=accelerator, evaluate=evaluate)
+    assert (result.steps, result.best_step) == (3, 1)
+    assert complete_steps(tmp_path / "checkpoints") == [1, 2, 3]
+
+
+@pytest.mark.parametrize("size", [2_000, 8_000])
+def test_a_full_disk_leaves_the_checkpoints_of_a_run_that_is_stopped(
+    tmp_path: Path, accelerator: Accelerator, small_disk: Callable[[int], None], size: int
+) -> None:
+    model = stopped_in_step_3(lambda: small_disk(size))
+    values = iter([1.0, 2.0])
+    training = settings(tmp_path, max_steps=9, eval_steps=1, save_steps=2, keep_last=1, log_steps=100)
+    with pytest.raises(UsageError, match=r"cannot write .*step-000003"):
+        run(model, ROWS, training, accelerator=accelerator, evaluate=lambda model: {"loss": next(values, 3.0)})
+    assert complete_steps(tmp_path / "checkpoints") == [1, 2]
 
 
 def test_state_is_plain_json(uninterrupted: TrainResult) -> None:
