@@ -104,7 +104,7 @@ def check_folders(run: FinetuneRun, members: Sequence[FinetuneRun]) -> None:
             "another folder"
         )
     path = Path(run.training.output_dir) / GRID
-    if path.exists() and not taken:
+    if path.is_dir() or (path.exists() and not taken):
         problems.append(f"training.output_dir: {path} is of no grid whose runs are there: choose another folder")
     if run.training.push_to_hub is not None:
         problems.append(

@@ -161,6 +161,18 @@ def test_a_grid_reports_no_figures_of_another_run(
     assert contents(tmp_path / "grid") == before
 
 
+def test_a_folder_in_the_place_of_the_report_of_a_grid_is_refused_first(
+    again: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "grid" / "grid.json").unlink()
+    (tmp_path / "grid" / "grid.json").mkdir()
+    before = contents(tmp_path / "grid")
+    assert again("grid", "--training.max_steps", 3) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert "grid.json is of no grid whose runs are there: choose another folder" in error
+    assert contents(tmp_path / "grid") == before
+
+
 def test_a_grid_does_not_report_the_figures_of_fewer_steps(again: Callable[..., int], tmp_path: Path) -> None:
     """Of a run that went on and has not come to its next checkpoint."""
     for config in (tmp_path / "grid").glob("*/config.yaml"):
