@@ -1,6 +1,7 @@
 """The model of a run: built from the `model` section or loaded, and checked against tokenizer and rows."""
 
 import os
+from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ def build_model(
             check_use(built, auto_class=auto_class, named=f"model {newest}")
         else:
             built, drawn = load_or_draw(model.path, auto_class=auto_class, changes=changes, head=head)
+            keep_fixed(built)
         check_fit(built.config, tokenizer, sequence_length=sequence_length)
         return built, drawn
     config = fresh_config(changes, tokenizer, sequence_length=sequence_length, head=head or {})
@@ -184,6 +186,17 @@ def load_or_draw(
     check_weights(model, drawn, left_over, path=path, changed=bool(changes), has_new_head=head is not None)
     check_use(model, auto_class=auto_class, named=f"model {path}")
     return model, drawn
+
+
+def keep_fixed(model: PreTrainedModel) -> None:
+    """Let the weights not learn that their class makes fixed, such as sinusoids: transformers lets all learn that it
+    reads."""
+    with torch.device("meta"):
+        as_made = type(model)(deepcopy(model.config)).named_parameters()
+    fixed = {name for name, parameter in as_made if not parameter.requires_grad}
+    for name, parameter in model.named_parameters():
+        if name in fixed:
+            parameter.requires_grad_(False)
 
 
 def check_use(model: PreTrainedModel, *, auto_class: Any, named: str) -> None:

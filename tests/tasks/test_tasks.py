@@ -19,6 +19,8 @@ from transformers import (
     BertForMaskedLM,
     GPT2Config,
     GPT2LMHeadModel,
+    MarianConfig,
+    MarianMTModel,
     T5Config,
     T5ForConditionalGeneration,
     pipeline,
@@ -354,12 +356,16 @@ def test_an_adapter_trains_few_weights_and_is_merged(tmp_path: Path) -> None:
     assert not [name for name, _ in merged.named_parameters() if "lora" in name]
 
 
-PEERS = {
-    "token_classification": "bert",
-    "question_answering": "bert",
-    "sequence_to_sequence": "t5",
-    "instruction": "gpt2",
-}
+PEERS = [
+    ("token_classification", "bert"),
+    ("question_answering", "bert"),
+    ("sequence_to_sequence", "t5"),
+    ("sequence_to_sequence", "marian"),
+    ("instruction", "gpt2"),
+]
+
+
+LAYERS = {"layers": 1, "attention_heads": 2, "ffn_dim": 32}
 
 
 @pytest.fixture(scope="module")
@@ -372,6 +378,17 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     models = {
         "bert": BertForMaskedLM(BertConfig(**size, **TINY, intermediate_size=32)),
         "gpt2": GPT2LMHeadModel(GPT2Config(**size, n_embd=16, n_layer=1, n_head=2, bos_token_id=2, eos_token_id=2)),
+        "marian": MarianMTModel(
+            MarianConfig(
+                **size,
+                d_model=16,
+                max_position_embeddings=128,
+                decoder_start_token_id=0,
+                eos_token_id=2,
+                forced_eos_token_id=2,
+                **{f"{stack}_{name}": value for stack in ("encoder", "decoder") for name, value in LAYERS.items()},
+            )
+        ),
         "t5": T5ForConditionalGeneration(
             T5Config(**size, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0)
         ),
@@ -382,7 +399,7 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("name", "peer"), PEERS.items())
+@pytest.mark.parametrize(("name", "peer"), PEERS)
 def test_models_of_transformers_go_through_the_same_pipe(
     name: str, peer: str, peers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -400,3 +417,6 @@ def test_models_of_transformers_go_through_the_same_pipe(
     do_as_the_card_says(tmp_path / "run" / "model")
     for figure, value in summary["held_out"].items():
         assert f"{figure} {show(value)}" in line
+    assert main([*map(str, words), "--training.max_steps", "3", "--resume"]) == 0
+    sinusoids = 2 * 128 * 16 if peer == "marian" else 0
+    assert summary["trained_parameters"] == summary["parameters"] - sinusoids
