@@ -47,7 +47,7 @@ def build_model(
     tokenizer, and there are as many positions as a row has tokens. Rows whose length is null follow the model (see
     `row_length`). `head` holds the fields of the config that a new head needs; without it a saved model has to bring
     all of its weights. A rule of `training.transfer` scales random weights. A run that goes on from a checkpoint needs
-    no saved model: its weights are those of the checkpoint, which training reads; but one of an adapter has no config.
+    no saved model: it is the one of the checkpoint; but that of an adapter has no config.
 
     Raises `UsageError` if the three do not fit together, or if the saved model is missing, damaged or another one.
     """
@@ -55,14 +55,12 @@ def build_model(
         raise UsageError("training.transfer: its rules are for pretraining from random weights: set it to null")
     changes = {name: value for name, value in asdict(model).items() if name != "path" and value is not None}
     if model.path is not None:
-        drawn: set[str] = set()
         newest = newest_complete(Path(training.output_dir) / CHECKPOINTS) if training.resume else None
         if newest is not None and (newest / "config.json").is_file():
-            built = auto_class.from_config(load_config(str(newest), auto_class=auto_class, named=str(newest)))
-            check_use(built, auto_class=auto_class, named=f"model {newest}")
+            built, drawn = load_or_draw(str(newest), auto_class=auto_class, changes={}, head=None)
         else:
             built, drawn = load_or_draw(model.path, auto_class=auto_class, changes=changes, head=head)
-            keep_fixed(built)
+        keep_fixed(built)
         check_fit(built.config, tokenizer, sequence_length=sequence_length)
         return built, drawn
     config = fresh_config(changes, tokenizer, sequence_length=sequence_length, head=head or {})

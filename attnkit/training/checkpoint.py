@@ -2,6 +2,7 @@
 
     <output_dir>/checkpoints/step-000100/
         model.safetensors, config.json   the weights; `from_pretrained` of the model's class reads the folder
+        generation_config.json           how it writes, where it does
         tokenizer.json …                 the tokenizer, where the run has one
         average.safetensors              the moving average of the weights, where the run keeps one
         optimizer.pt                     moments by name of parameter, and the scale of fp16 gradients; read with
@@ -77,7 +78,7 @@ class Contents:
     mark: Mark | None
     """Where the reading of rows is, where these need more than the position."""
     companions: Sequence[Savable]
-    """Whatever else is saved with the model: its config, the tokenizer."""
+    """Whatever else is saved with the model: its configs, the tokenizer."""
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:

@@ -340,6 +340,7 @@ class Run:
             config.architectures = [type(self.outcome).__name__]  # as `save_pretrained` of the model has it
             config.distributed_config = None
             companions.append(config)
+            companions += [self.model.generation_config] if self.model.can_generate() else []
         contents = Contents(
             weights=whole_weights(self.model, keep=is_main),
             average=None if self.average is None else gather(self.average.weights, keep=is_main),
