@@ -246,6 +246,11 @@ class AttnKitConfig(PreTrainedConfig):
         """Blocks of all stacks."""
         return self.num_hidden_layers + (self.num_decoder_layers or 0)
 
+    @property
+    def relative_types(self) -> bool:
+        """Whether the types of tokens enter in the score, as segments that are the same or not."""
+        return bool((self.position_options or {}).get("segments"))
+
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "AttnKitConfig":
         """What a stack, and transformers' cache, is built from: for the decoder of two stacks, with its own sizes in
         the places of the encoder's."""

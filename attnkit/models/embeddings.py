@@ -40,7 +40,7 @@ class Embeddings(nn.Module):
         # A position with parameters in each layer is built there.
         own = "none" if positions[config.position].per_layer else config.position
         self.position = build_position(config, own, causal=causal)
-        self.relative_types = bool((config.position_options or {}).get("segments"))  # they enter in the score
+        self.relative_types = config.relative_types
         self.scale = config.embedding_scale
         self.scales_given = scales_given
         self.norm = build_norm(config) if config.embedding_norm else None

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from attnkit.config.finetune_run import FinetuneRun
 from attnkit.data.tokenizer import load_tokenizer, train_tokenizer
@@ -180,6 +180,7 @@ def prepare(run: FinetuneRun, accelerator: Accelerator) -> Prepared:
     )
     check_settings(model, training, accelerator=accelerator, metric_names=None)
     model.config.pad_token_id = tokenizer.pad_token_id
+    leave_out_types(tokenizer, model.config)
     tokenizer.model_max_length = length = row_length(run.data.sequence_length, model.config)
     run = replace(run, data=replace(run.data, sequence_length=length))
     adapted = adapt(model, run.adapter, new_head=not task.is_generated, drawn=drawn)
@@ -215,14 +216,20 @@ def prepare(run: FinetuneRun, accelerator: Accelerator) -> Prepared:
     )
 
 
+def leave_out_types(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
+    """Let a tokenizer say of no token whether it is of the first text of a pair, if the model tells no types apart."""
+    if isinstance(config, AttnKitConfig) and not (config.type_vocab_size or config.relative_types):
+        tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
+
+
 @torch.no_grad()
 def try_row(model: Any, batch: dict[str, Any]) -> None:
     """Raise `UsageError` where a model does not take the rows of its task, before anything is written."""
-    if isinstance(model.config, AttnKitConfig):
-        return
     was_training = model.training
     try:
         model.eval()(**batch)
+    except UsageError:
+        raise
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
         raise UsageError(
             f"model.path: a {model.config.model_type} model takes no row of this task and tokenizer "

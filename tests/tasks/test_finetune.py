@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from peft import PeftModel
+from tokenizers.processors import TemplateProcessing
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -133,6 +134,29 @@ def test_any_saved_model_learns_the_task_and_runs_in_a_pipeline(
     classify = pipeline("text-classification", model=str(tmp_path / "model"))
     said = classify(["the x is good", "this y was bad"], batch_size=2)
     assert [answer["label"] for answer in said] == ["pos", "neg"]
+
+
+@pytest.mark.parametrize("num_types", [0, 2])
+def test_token_types_are_given_to_a_model_that_tells_them_apart(num_types: int, saved: Path, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(
+        saved / "bert", model_input_names=["input_ids", "token_type_ids", "attention_mask"]
+    )
+    separator = (tokenizer.sep_token, tokenizer.sep_token_id)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"$A {separator[0]}", pair=f"$A {separator[0]} $B:1 {separator[0]}:1", special_tokens=[separator]
+    )
+    assert 1 in tokenizer("a", "b")["token_type_ids"]
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    rows = [json.dumps({"text": text, "other": text, "label": name}) for name in TEXTS for text in TEXTS[name]]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    flags = ["--tokenizer.path", tmp_path / "tokenizer", "--task.text_pair_column", "other", "--training.max_steps", 2]
+    flags += ["--model.architecture", "encoder", "--model.type_vocab_size", num_types, "--model.hidden_size", 16]
+    flags += ["--model.num_hidden_layers", 1, "--model.num_attention_heads", 2, "--training.eval_steps", 2]
+    assert finetune(tmp_path / "rows.jsonl", tmp_path / "run", *flags) == 0
+    ask = pipeline("text-classification", model=str(tmp_path / "run" / "model"))
+    line = json.loads((tmp_path / "run" / "predictions" / "held_out.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    assert ("token_type_ids" in ask.tokenizer(line["text"], line["other"])) == bool(num_types)
+    assert ask({"text": line["text"], "text_pair": line["other"]})["label"] == line["prediction"]
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")  # which PEFT asks for
