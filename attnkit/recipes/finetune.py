@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from attnkit.config.finetune_run import FinetuneRun
@@ -39,7 +39,7 @@ from attnkit.tasks import Example, Task, load_examples, make_task
 from attnkit.tasks.adapter import adapt, merge
 from attnkit.tasks.examples import setting_of
 from attnkit.tasks.generation import frequency_likelihoods
-from attnkit.tasks.rows import Row, predicts
+from attnkit.tasks.rows import Padding, Row, num_tokens, predicts
 from attnkit.training.checkpoint import load_weights
 from attnkit.training.equip import check_settings
 from attnkit.training.launch import make_accelerator, on_main, reporting_network
@@ -200,6 +200,8 @@ def prepare(run: FinetuneRun, accelerator: Accelerator) -> Prepared:
     useful = [row for row in rows["train"] if predicts(row)]
     dropped = len(rows["train"]) - len(useful)
     try_row(adapted, task.collator(tokenizer)(useful[:1]))
+    if task.reads_whole:
+        tokenizer.padding_side = padding_side(adapted, min(useful, key=num_tokens), tokenizer=tokenizer)
     run = resolve(run, model)
     return Prepared(
         run=run,
@@ -236,6 +238,34 @@ def try_row(model: Any, batch: dict[str, Any]) -> None:
             f"({first_line(error)}): give another model, or the tokenizer that it was trained with"
         ) from error
     model.train(was_training)
+
+
+@torch.no_grad()
+def padding_side(model: Any, row: Row, *, tokenizer: PreTrainedTokenizerBase) -> str:
+    """The side on which padding changes least of what a head says of a row: right where it changes nothing on either.
+
+    Some heads read the last state of a row whatever it is of, as XLNet's, and some models count positions from padding
+    on. A row without room for padding leaves the side that the tokenizer has.
+    """
+    room = tokenizer.model_max_length - num_tokens(row)
+    if room < 1:
+        return str(tokenizer.padding_side)
+    of_choices = isinstance(row["input_ids"][0], list)
+    row = {name: row[name][0] if of_choices else row[name] for name in tokenizer.model_input_names if name in row}
+    longer = {name: values + values[: min(room, 4)] for name, values in row.items()}
+    was_training = model.training
+
+    def read(rows: list[Row], side: str = "right") -> Tensor:
+        batch = Padding(tokenizer, side=side)(rows)
+        logits: Tensor = model(**{name: it.unsqueeze(1) if of_choices else it for name, it in batch.items()}).logits
+        return logits[0]
+
+    model.eval()
+    alone = read([row])
+    right, left = ((read([row, longer], side) - alone).abs().max().item() for side in ("right", "left"))
+    model.train(was_training)
+    # Rounding differs a little with the shape of a batch.
+    return "left" if right > 10 * left and right > 1e-4 * alone.abs().max().item() else "right"
 
 
 def check_best_metric(run: FinetuneRun, task: Task) -> None:

@@ -41,6 +41,8 @@ from attnkit.training.settings import TrainingConfig
 from attnkit.training.tracking import Tracker, read_log
 
 PUSH = "training.push_to_hub"
+JUDGED_BY = {"training.best_metric", "training.best_mode"}
+"""By what the evaluations of a run have been judged up to now."""
 NOT_COMPARED = {"tracking", "grid", "imports"}
 """The sections of a run that may be others when it goes on."""
 WITHOUT_EFFECT = {
@@ -88,7 +90,7 @@ def check_same_run(run: PretrainRun | FinetuneRun) -> list[str]:
         for name, value in saved[section].items()
         if value != now[section][name]
     }
-    others = [said for key, said in changed.items() if not key.startswith("training.")]
+    others = [said for key, said in changed.items() if not key.startswith("training.") or key in JUDGED_BY]
     if others:
         raise UsageError(f"training.resume: {path} is of another run: {'; '.join(others)}")
     free = {f"training.{name}" for name in WITHOUT_EFFECT}

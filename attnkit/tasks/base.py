@@ -67,6 +67,8 @@ class Task(ABC):
     """What the baseline predicts, in a few words, e.g. "majority class"."""
     has_names: ClassVar[bool] = False
     """Whether `task.label_names` can name its answers."""
+    reads_whole: ClassVar[bool] = False
+    """Whether the head reads one state of a row: rows are then padded on the `padding_side` of the tokenizer."""
     is_generated: ClassVar[bool] = False
     """Whether predictions are texts that the model writes."""
 

@@ -13,13 +13,14 @@ from attnkit.tasks.base import Answer, Task, TaskConfig, pipeline_code, tasks
 from attnkit.tasks.examples import Example, ExamplesConfig
 from attnkit.tasks.fields import Field, label, labels, number, text
 from attnkit.tasks.label_task import LabelTask
-from attnkit.tasks.rows import Row, tokenize
+from attnkit.tasks.rows import Collator, Padding, Row, tokenize
 
 
 class TextTask(Task):  # abstract
     """A task about one text, or a pair of texts that is read in one row."""
 
     auto_class = AutoModelForSequenceClassification
+    reads_whole = True
 
     def text_fields(self) -> dict[str, Field]:
         """The columns of the texts."""
@@ -39,6 +40,9 @@ class TextTask(Task):  # abstract
         """What a pipeline is given."""
         is_pair = self.task.text_pair_column is not None
         return '{"text": "a text", "text_pair": "another one"}' if is_pair else '"a text"'
+
+    def collator(self, tokenizer: PreTrainedTokenizerBase) -> Collator:
+        return Padding(tokenizer, side=tokenizer.padding_side)
 
     def encode_texts(
         self, examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, *, max_length: int

@@ -24,6 +24,7 @@ class MultipleChoice(Task):
     """
 
     auto_class = AutoModelForMultipleChoice
+    reads_whole = True
     judged = {"place": "prediction"}
     usual_metrics = ("accuracy",)
     guess = "the commonest place"
@@ -104,7 +105,7 @@ class MultipleChoice(Task):
         return rows
 
     def collator(self, tokenizer: PreTrainedTokenizerBase) -> Collator:
-        return ChoicePadding(tokenizer)
+        return ChoicePadding(tokenizer, side=tokenizer.padding_side)
 
     def outcomes(self, rows: list[Row], *, batch: dict[str, Any], output: Any, model: Any) -> list[Answer]:
         probabilities, places = output.logits.float().softmax(dim=-1).max(dim=-1)

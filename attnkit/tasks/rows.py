@@ -21,10 +21,10 @@ SCALARS = ("start_positions", "end_positions")
 
 @final
 class Padding:
-    """Rows -> batch, each input padded on its right to the longest of the batch; what no model takes is left out."""
+    """Rows -> batch, each input padded on one side to the longest of the batch; what no model takes is left out."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        pad = tokenizer.pad_token_id
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, side: str = "right") -> None:
+        self.side, pad = side, tokenizer.pad_token_id
         self.values = {"input_ids": pad, "decoder_input_ids": pad, **PADDED_WITH}
 
     def __call__(self, rows: list[Row]) -> dict[str, Tensor]:
@@ -39,15 +39,17 @@ class Padding:
         if not isinstance(column[0], list):
             return torch.tensor(column)
         width = max(map(len, column))
-        return torch.tensor([values + [self.values[name]] * (width - len(values)) for values in column])
+        padding = [[self.values[name]] * (width - len(values)) for values in column]
+        pairs = zip(column, padding, strict=True)
+        return torch.tensor([pad + values if self.side == "left" else values + pad for values, pad in pairs])
 
 
 @final
 class ChoicePadding:
     """Rows whose inputs are lists, one per choice -> batch [rows, choices, longest]."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.pad = Padding(tokenizer)
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, side: str = "right") -> None:
+        self.pad = Padding(tokenizer, side=side)
 
     def __call__(self, rows: list[Row]) -> dict[str, Tensor]:
         inputs = [name for name in rows[0] if name in self.pad.values and name != "labels"]
@@ -55,6 +57,12 @@ class ChoicePadding:
         flat = [{name: row[name][choice] for name in inputs} for row in rows for choice in range(num_choices)]
         batch = {name: values.view(len(rows), num_choices, -1) for name, values in self.pad(flat).items()}
         return batch | ({"labels": torch.tensor([row["labels"] for row in rows])} if "labels" in rows[0] else {})
+
+
+def num_tokens(row: Row) -> int:
+    """The tokens that a model reads at once of a row: of choices, those of the longest."""
+    ids = row["input_ids"]
+    return max(map(len, ids)) if isinstance(ids[0], list) else len(ids)
 
 
 def predicts(row: Row) -> bool:

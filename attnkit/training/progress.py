@@ -59,6 +59,10 @@ class Progress:
         self.best_step = self.best_value = None
         self.evaluations_since_best, self.stopped_early = 0, False
 
+    def lose_patience(self, patience: int | None) -> None:
+        """Stop after so many evaluations without a better one; with null, never."""
+        self.stopped_early = patience is not None and self.evaluations_since_best >= patience
+
     def add_evaluation(self, metrics: dict[str, float], *, metric: str, mode: str) -> bool:
         """Keep the metrics of an evaluation and return whether it is the best so far. NaN is never the best, nor is any
         value beside a loss that is none."""

@@ -183,6 +183,7 @@ class Run:
             raise UsageError(f"training.max_steps: {training.num_steps} is {few} than the step of {path}")
         if is_new:
             self.progress.begin_patience()  # that best one is in another folder
+        self.progress.lose_patience(training.patience)
         self.resumed_from, self.saved = path, True
         self.tracker.note(f"going on from {path}")
 
@@ -315,7 +316,7 @@ class Run:
         check_metric(training, metrics)
         self.tracker.evaluation(progress.step, metrics)
         is_best = progress.add_evaluation(metrics, metric=training.best_metric, mode=training.best_mode)
-        progress.stopped_early = training.patience is not None and progress.evaluations_since_best >= training.patience
+        progress.lose_patience(training.patience)
         comes_to_nothing = progress.step == training.num_steps or (
             progress.stopped_early and progress.best_step is None
         )

@@ -26,6 +26,8 @@ from transformers import (
     LlamaForCausalLM,
     T5Config,
     T5ForConditionalGeneration,
+    XLNetConfig,
+    XLNetLMHeadModel,
     pipeline,
 )
 
@@ -134,6 +136,50 @@ def test_any_saved_model_learns_the_task_and_runs_in_a_pipeline(
     classify = pipeline("text-classification", model=str(tmp_path / "model"))
     said = classify(["the x is good", "this y was bad"], batch_size=2)
     assert [answer["label"] for answer in said] == ["pos", "neg"]
+
+
+SMALL = {"vocab_size": 280, "num_labels": 2, "pad_token_id": 0}
+READERS = {
+    "attnkit": lambda: attnkit.AttnKitForCausalLM(
+        attnkit.AttnKitConfig(**SMALL, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    ),
+    "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**SMALL, n_embd=16, n_layer=1, n_head=2, n_positions=64)),
+    "xlnet": lambda: XLNetLMHeadModel(XLNetConfig(**SMALL, d_model=16, n_layer=1, n_head=2, d_inner=16)),
+    "bert": lambda: BertForMaskedLM(
+        BertConfig(**SMALL, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    ),
+}
+
+
+@pytest.mark.parametrize("task", ["classification", "multiple_choice"])
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("name", READERS)
+def test_padding_changes_no_prediction(
+    name: str, side: str, task: str, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if task == "multiple_choice" and name == "gpt2":
+        pytest.skip("transformers has no multiple choice of GPT-2")
+    READERS[name]().save_pretrained(tmp_path / "base")
+    AutoTokenizer.from_pretrained(saved / "bert", padding_side=side).save_pretrained(tmp_path / "base")
+    texts = [f"{text} {'and so on ' * (number % 4)}" for number, text in enumerate(SENTENCES)]
+    rows: list[dict] = [{"text": text, "label": number % 2} for number, text in enumerate(texts)]
+    if task == "multiple_choice":
+        rows = [row | {"choices": [row["text"], "the other"]} for row in rows]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    flags = ("--model.path", tmp_path / "base", "--task.name", task, "--training.max_steps", 4)
+    assert finetune(tmp_path / "rows.jsonl", tmp_path / "run", *flags) == 0
+    lines = (tmp_path / "run" / "predictions" / "held_out.jsonl").read_text(encoding="utf-8").splitlines()
+    probabilities = [json.loads(line)["probability"] for line in lines]
+    flags = ("--training.per_device_batch_size", "1", "--output", str(tmp_path / "alone.jsonl"))
+    assert main(["predict", str(tmp_path / "run"), "--data.source", str(tmp_path / "rows.jsonl"), *flags]) == 0
+    alone = (tmp_path / "alone.jsonl").read_text(encoding="utf-8").splitlines()
+    by_text = {line["text"]: line["probability"] for line in map(json.loads, alone)}
+    expected = [by_text[json.loads(line)["text"]] for line in lines]
+    assert probabilities == pytest.approx(expected, rel=1e-4)
+    if task == "classification" and name != "xlnet":  # whose memories pipelines of transformers divide into no rows
+        ask = pipeline("text-classification", model=str(tmp_path / "run" / "model"), truncation=True)
+        said = ask([json.loads(line)["text"] for line in lines], batch_size=len(lines))
+        assert [it["score"] for it in said] == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("num_types", [0, 2])

@@ -100,6 +100,7 @@ REFUSALS: dict[str, tuple[list[object], Callable[[Path], object] | None]] = {
     "impossible": (["--training.learning_rate", -1], None),
     "processes": (["--training.num_processes", 3], None),
     "metric": (["--training.best_metric", "nothing"], None),
+    "another metric": (["--training.best_metric", "accuracy", "--training.best_mode", "max"], None),
     "tracker": (["--tracking.trackers", "[nothing]"], None),
     "compiler": (["--training.compile_backend", "nothing"], None),
     "damaged weights": ([], damage("checkpoints/step-000002/model.safetensors")),

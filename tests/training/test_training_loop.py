@@ -198,6 +198,9 @@ def test_patience_survives_a_resume(tmp_path: Path, accelerator: Accelerator) ->
         )
         stops = [record for record in read_log(tmp_path / "log.jsonl") if record["kind"] == "stop"]
         assert stops == [{"kind": "stop", "step": 4, "loss": 2.0, "best_step": 1}]
+    patient = settings(tmp_path, max_steps=10, eval_steps=1, patience=4, resume=True)
+    result = run(causal_model(), text_rows(4), patient, accelerator=accelerator, evaluate=evaluate)
+    assert (result.steps, result.stopped_early) == (5, True)
 
 
 def test_a_batch_without_labels_is_refused(tmp_path: Path, accelerator: Accelerator) -> None:
