@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
@@ -76,7 +76,9 @@ class Prepared:
 
 def finetune(run: FinetuneRun) -> str:
     """Train a model for a task, or several where `grid` lists settings, and return what there is to say of it."""
-    return finetune_once(run) if run.grid.is_empty else run_grid(run, finetune_once, resolved=resolved)
+    said = finetune_once(run) if run.grid.is_empty else run_grid(run, finetune_once, resolved=resolved)
+    PartialState().destroy_process_group()  # which the runs of a grid share
+    return said
 
 
 @reporting_network()
@@ -154,7 +156,8 @@ def train_prepared(run: FinetuneRun, prepared: Prepared, *, accelerator: Acceler
         task.prepare_model(model, prepared.examples["train"])
         judged = {split: judge_split(split, model) for split in prepared.rows if split != "train"}
         said = on_main(accelerator, lambda: finish(prepared, result, model=model, judged=judged))
-    accelerator.end_training()
+    for sent_to in accelerator.trackers:
+        sent_to.finish()
     return said
 
 

@@ -138,9 +138,7 @@ def save_checkpoint(folder: Path, contents: Contents) -> Path:
         raise
     with writing(folder.parent):
         (folder.parent / SUMMARY).unlink(missing_ok=True)
-    _point(folder, "last", path)
-    if progress.best_step == progress.step:
-        _point(folder, "best", path)
+    point(folder, progress)
     return path
 
 
@@ -167,13 +165,15 @@ def _write(path: Path, contents: Contents) -> None:
     (path / STATE).write_text(json.dumps(state, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def _point(folder: Path, name: str, target: Path) -> None:
-    """Let the link `name` lead to a checkpoint; readers see the old link or the new one."""
-    link = folder / f"{UNFINISHED}{name}"
-    with suppress(OSError):  # a convenience that nothing here reads, and some file systems have no links
-        link.unlink(missing_ok=True)
-        link.symlink_to(target.name)
-        link.replace(folder / name)
+def point(folder: Path, progress: Progress) -> None:
+    """Let the links `last` and `best` lead to their checkpoints; readers see the old link or the new one."""
+    for name, step in {"last": progress.step, "best": progress.best_step}.items():
+        link, target = folder / f"{UNFINISHED}{name}", checkpoint_path(folder, step or 0)
+        if is_complete(target):
+            with suppress(OSError):  # a convenience that nothing here reads, and some file systems have no links
+                link.unlink(missing_ok=True)
+                link.symlink_to(target.name)
+                link.replace(folder / name)
 
 
 def load_weights(model: nn.Module, path: Path, *, averaged: bool = False) -> None:

@@ -16,6 +16,8 @@ from attnkit.training.order import TrainRows, count_rows
 from attnkit.training.settings import TrainingConfig
 from attnkit.training.shards import check_divisible
 
+HALF = (torch.bfloat16, torch.float16)
+
 
 def check(
     model: nn.Module,
@@ -87,7 +89,7 @@ def check_equipment(model: nn.Module, training: TrainingConfig) -> None:
 def equip(model: nn.Module, training: TrainingConfig, *, mixed_precision: str) -> None:
     """Make the model ready for training as the settings say, under its own names of parameters."""
     model.train()
-    if mixed_precision != "no":
+    if mixed_precision != "no" or any(weight.dtype in HALF for weight in model.parameters()):
         model.float()  # half precision is for the passes: small updates would be lost in half weights
     if training.activation_checkpointing and isinstance(model, PreTrainedModel):
         model.activation_checkpointing_enable()

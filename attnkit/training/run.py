@@ -29,6 +29,7 @@ from attnkit.training.checkpoint import (
     facts_of,
     load_checkpoint,
     newest_complete,
+    point,
     prune,
     save_checkpoint,
 )
@@ -157,6 +158,8 @@ class Run:
             begin()
         open_output_folder(self.training.output_dir, overwrite=self.training.overwrite)
         save_environment(self.accelerator, self.training.output_dir)
+        if self.resumed_from is not None:
+            point(self.folder, self.progress)  # a kill may have come between the newest checkpoint and its link
 
     def _go_back(self, rows: TrainRows) -> None:
         """Load the checkpoint to go on from: the newest of this run, or the one at which it begins."""
@@ -340,6 +343,7 @@ class Run:
             config = deepcopy(self.model.config)
             config.architectures = [type(self.outcome).__name__]  # as `save_pretrained` of the model has it
             config.distributed_config = None
+            config.dtype = self.model.dtype
             companions.append(config)
             companions += [self.model.generation_config] if self.model.can_generate() else []
         contents = Contents(

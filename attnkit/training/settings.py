@@ -81,7 +81,8 @@ class TrainingConfig:
     ema_decay: float | None = None
     """Keep a moving average of the weights with this decay: it is what is evaluated and delivered; null for none."""
     mixed_precision: Precision | None = None
-    """Precision of the passes, the weights stay in fp32; null for what the launcher says."""
+    """Precision of the passes; the weights are in fp32, whatever those of a saved model are; null for what the launcher
+    says."""
     compile_backend: str | None = None
     """Compile the model with this backend of torch.compile, e.g. `inductor`; null for no compiling."""
     activation_checkpointing: bool = False

@@ -306,6 +306,35 @@ def test_two_processes_score_each_row_once(saved: Path, examples: Path, tmp_path
     assert two["held_out"]["loss"] == pytest.approx(one["held_out"]["loss"], rel=1e-4)  # float32 sums in another order
 
 
+def test_two_processes_make_all_runs_of_a_grid(saved: Path, examples: Path, tmp_path: Path) -> None:
+    command = [
+        *(sys.executable, "-m", "accelerate.commands.launch"),
+        *("--config_file", ROOT / "configs" / "accelerate" / "two_processes_cpu.yaml"),
+        *(ROOT / "finetune" / "classification.py", "--data.source", examples, "--data.held_out_fraction", "0.3"),
+        *("--model.path", saved / "attnkit", "--training.max_steps", "2", "--training.output_dir", tmp_path / "run"),
+        *("--training.warmup_steps", "0", "--grid.seeds", "[1, 2]", "--training.per_device_batch_size", "4"),
+    ]
+    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "run" / "grid.json").read_text(encoding="utf-8"))
+    found = [read_summary(Path(folder))["held_out"]["loss"] for folder in report["settings"][0]["runs"]]
+    assert report["settings"][0]["held_out"]["loss"]["mean"] == pytest.approx(sum(found) / 2)
+    assert len(set(found)) == 2
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_weights_learn_in_whole_ones(dtype: str, saved: Path, examples: Path, tmp_path: Path) -> None:
+    base = BertForMaskedLM.from_pretrained(saved / "bert", dtype=dtype)
+    base.save_pretrained(tmp_path / "base")
+    AutoTokenizer.from_pretrained(saved / "bert").save_pretrained(tmp_path / "base")
+    flags = ("--model.path", tmp_path / "base", "--training.learning_rate", 1e-5, "--training.max_steps", 2)
+    assert finetune(examples, tmp_path / "run", *flags, "--training.warmup_steps", 0) == 0
+    learnt = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run" / "model")
+    before, after = base.bert.encoder.layer[0].intermediate.dense.weight, learnt.bert.encoder.layer[0]
+    assert learnt.dtype == torch.float32
+    assert not (after.intermediate.dense.weight == before.float()).any()
+
+
 def test_an_interrupted_run_goes_on_with_the_same_examples_only(
     saved: Path, examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
