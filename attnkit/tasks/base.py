@@ -114,6 +114,10 @@ class Task(ABC):
         """The examples with something that the training examples do not know, and what that is."""
         return iter(())
 
+    def untrained(self, train: Sequence[Example]) -> list[str]:
+        """The classes of which no training example is."""
+        return []
+
     def restore(self, config: PreTrainedConfig) -> None:
         """Take what `learn` found out from the config of a model that was saved with it."""
         return

@@ -116,6 +116,10 @@ def load_examples(task: "Task", data: ExamplesConfig, *, notes: list[str] | None
         splits["test"] = sample(read["data.test_source"].examples, data.max_test_samples, seed=data.seed)
     if notes is not None and read.keys() != {"data.source"}:
         notes += met_in_training(splits, task=task)
+    if notes is not None and (untrained := task.untrained(splits["train"])):
+        shown = ", ".join(map(repr, untrained[:SHOWN])) + ", …" * (len(untrained) > SHOWN)
+        number = f"{len(untrained):,} of {len(task.names()):,} classes"
+        notes.append(f"{number} have no example to train on ({shown}): raise data.max_train_samples, or give some")
     return splits
 
 
@@ -324,7 +328,8 @@ def split(
     train, held_out = stratified_split(keys, strata, fraction=data.held_out_fraction, seed=data.seed)
     if examples and not held_out and not given.faults.lines():
         problems.append(
-            "data.source: no label has two different texts, so none can be held out; give data.held_out_source"
+            "data.source: no label, or set of labels, has two different texts, so none can be held out; give "
+            "data.held_out_source"
         )
     elif account := split_account(keys, strata, held_out=held_out, fraction=data.held_out_fraction):
         notes.append(account)

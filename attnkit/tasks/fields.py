@@ -22,6 +22,7 @@ WIDTH = 60  # characters of a value that an error shows
 
 LIST_OF_TEXTS = '["a text", "another"]'
 
+QUOTED_LIST = re.compile(r'"\s*\[.*\]\s*"', re.DOTALL)
 LIST = re.compile(r"\s*\[\s*(['\"].*|[0-9,\s]*)\]\s*", re.DOTALL)
 """A text that is to be a list of texts or of whole numbers, be it good JSON or not."""
 
@@ -72,6 +73,10 @@ def misread(place: str, column: str, value: Any, what: str) -> RowError:
 def listed(row: Row, column: str) -> list[Any] | None:
     """A list, which a csv file may hold as JSON; None where there is something else."""
     value = row[1][column]
+    if isinstance(value, str) and QUOTED_LIST.fullmatch(value):
+        raise misread(
+            row[0], column, value, "a list in quotes, which a tsv file keeps: write it without them, or as csv"
+        )
     if isinstance(value, str) and LIST.fullmatch(value):
         value = parsed(row, column, form=LIST_OF_TEXTS)
     return value if isinstance(value, list) else None

@@ -47,6 +47,10 @@ class LabelTask(Task):  # abstract
                 if label not in known:
                     yield example, Fault(before, found=shown(label), after=remedy)
 
+    def untrained(self, train: Sequence[Example]) -> list[str]:
+        met = {label for example in train for label in self.labels_of(example)}
+        return [name for name in self.classes if name not in met]
+
     def restore(self, config: PreTrainedConfig) -> None:
         names = config.id2label or {}
         self.classes = [str(name) for _, name in sorted(names.items(), key=lambda item: int(item[0]))]

@@ -82,6 +82,27 @@ def test_labels_that_differ_by_white_space_are_said(tmp_path: Path) -> None:
     ]
 
 
+def test_classes_that_lose_all_their_examples_are_said(tmp_path: Path) -> None:
+    rows = [{"text": f"text {number}", "label": "abcd"[number % 4]} for number in range(40)]
+    source, notes = write(tmp_path / "a.jsonl", *rows), []
+    config = ExamplesConfig(source=source, held_out_source=source, max_train_samples=2)
+    kept = load_examples(make_task(TaskConfig(), config), config, notes=notes)["train"]
+    lost = sorted({*"abcd"} - {example["label"] for example in kept})
+    said = f"{len(lost)} of 4 classes have no example to train on ({', '.join(map(repr, lost))}): raise"
+    assert [note for note in notes if note.startswith(said)]
+
+
+@pytest.mark.parametrize(("name", "column"), [("token_classification", "text"), ("multi_label", "label")])
+def test_a_list_in_quotes_is_no_list_of_words(name: str, column: str, tmp_path: Path) -> None:
+    row = {"text": "a b", "label": "O B-X"} | {column: '"[""a"", ""b""]"'}
+    (tmp_path / "a.tsv").write_text("text\tlabel\n" + f"{row['text']}\t{row['label']}\n" * 4, encoding="utf-8")
+    config = ExamplesConfig(source=str(tmp_path / "a.tsv"))
+    with pytest.raises(
+        UsageError, match=rf"column '{column}' holds .*, a list in quotes, which a tsv file keeps: write"
+    ):
+        load_examples(make_task(TaskConfig(name=name), config), config)
+
+
 def test_tags_that_are_numbers_can_have_names(tmp_path: Path) -> None:
     rows = [{"text": f"a b{number}", "label": [0, 1]} for number in range(4)]
     config = ExamplesConfig(source=write(tmp_path / "a.jsonl", *rows), held_out_fraction=0.5)
