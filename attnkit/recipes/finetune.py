@@ -204,7 +204,7 @@ def prepare(run: FinetuneRun, accelerator: Accelerator) -> Prepared:
     dropped = len(rows["train"]) - len(useful)
     try_row(adapted, task.collator(tokenizer)(useful[:1]))
     if task.reads_whole:
-        tokenizer.padding_side = padding_side(adapted, min(useful, key=num_tokens), tokenizer=tokenizer)
+        settle(tokenizer, "padding_side", padding_side(adapted, min(useful, key=num_tokens), tokenizer=tokenizer))
     run = resolve(run, model)
     return Prepared(
         run=run,
@@ -224,7 +224,14 @@ def prepare(run: FinetuneRun, accelerator: Accelerator) -> Prepared:
 def leave_out_types(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
     """Let a tokenizer say of no token whether it is of the first text of a pair, if the model tells no types apart."""
     if isinstance(config, AttnKitConfig) and not (config.type_vocab_size or config.relative_types):
-        tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
+        names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
+        settle(tokenizer, "model_input_names", names)
+
+
+def settle(tokenizer: PreTrainedTokenizerBase, name: str, value: Any) -> None:
+    """Set an attribute of a tokenizer so that it is saved with it: transformers saves those that it was made with."""
+    setattr(tokenizer, name, value)
+    tokenizer.init_kwargs[name] = value
 
 
 @torch.no_grad()
