@@ -98,7 +98,7 @@ class TokenClassification(LabelTask):
             row["missed"] = len(example["words"]) - len(row["first_tokens"])
             if "tags" in example:
                 begin = words_of_pipeline(row["input_ids"], tokenizer, text=text, offsets=offsets)
-                places = {token: offsets[token][0] for token in begin if not special[token]}
+                places = {token: offsets[token] for token in begin if not special[token]}
                 tags = tags_at(places, example) | {
                     token: example["tags"][word] for word, token in row["first_tokens"].items()
                 }
@@ -182,18 +182,21 @@ def words_of_pipeline(
     return [token for token in range(len(ids)) if begins(token)]
 
 
-def tags_at(places: Mapping[int, int], example: Example) -> dict[int, str]:
-    """token -> its tag, of tokens that begin at places of the text: in a word, or in the space before one.
+def tags_at(places: Mapping[int, tuple[int, int]], example: Example) -> dict[int, str]:
+    """token -> its tag, of tokens that stand for places of the text: in a word, or in the space before one.
 
-    In a word a token goes on with the word's entity, in a space with one that goes on in the next word.
+    In a word a token goes on with the word's entity, in a space with one that goes on in the next word. A space whose
+    offsets were trimmed has no width, where the word begins.
     """
     words, tags = example["words"], [*example["tags"], "O"]
     starts = list(accumulate((len(word) + 1 for word in words), initial=0))
     found = {}
-    for token, place in places.items():
-        word = bisect_right(starts, place) - 1
+    for token, (start, end) in places.items():
+        word = bisect_right(starts, start) - 1
+        is_trimmed = start == end == starts[word]
+        word -= is_trimmed  # of the first word to -1, the place of an "O"
         tag, next_tag = tags[word], tags[word + 1]
-        if place < starts[word] + len(words[word]):
+        if not is_trimmed and start < starts[word] + len(words[word]):
             found[token] = f"I-{tag[2:]}" if tag.startswith("B-") else tag
         else:
             goes_on = next_tag.startswith("I-") and tag in (next_tag, f"B-{next_tag[2:]}")

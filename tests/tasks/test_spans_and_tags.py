@@ -38,7 +38,16 @@ def bert_like() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend, **special)
 
 
+def trimmed() -> PreTrainedTokenizerFast:
+    """A token per byte, of which those of spaces have no width, as RoBERTa's."""
+    tokenizer = train_tokenizer(["none of these"] * 4, TokenizerConfig(vocab_size=262))
+    ends = (tokenizer.sep_token, tokenizer.sep_token_id), (tokenizer.cls_token, tokenizer.cls_token_id)
+    tokenizer.backend_tokenizer.post_processor = processors.RobertaProcessing(*ends, add_prefix_space=False)
+    return tokenizer
+
+
 TOKENIZERS = {
+    "trimmed": trimmed(),
     "bytes": train_tokenizer([" ".join(WORDS)] * 4, TokenizerConfig(vocab_size=285)),
     "letters": train_tokenizer(["none of these"] * 4, TokenizerConfig(vocab_size=262)),
     "wordpiece": bert_like(),
