@@ -255,14 +255,13 @@ def padding_side(model: Any, row: Row, *, tokenizer: PreTrainedTokenizerBase) ->
     """The side on which padding changes least of what a head says of a row: right where it changes nothing on either.
 
     Some heads read the last state of a row whatever it is of, as XLNet's, and some models count positions from padding
-    on. A row without room for padding leaves the side that the tokenizer has.
+    on. Measured on the end of the row, so that there is room for padding.
     """
-    room = tokenizer.model_max_length - num_tokens(row)
-    if room < 1:
-        return str(tokenizer.padding_side)
+    length = max(1, tokenizer.model_max_length - 4)
     of_choices = isinstance(row["input_ids"][0], list)
-    row = {name: row[name][0] if of_choices else row[name] for name in tokenizer.model_input_names if name in row}
-    longer = {name: values + values[: min(room, 4)] for name, values in row.items()}
+    inputs = {name: row[name][0] if of_choices else row[name] for name in tokenizer.model_input_names if name in row}
+    row = {name: values[-length:] for name, values in inputs.items()}
+    longer = {name: values + values[:4] for name, values in row.items()}
     was_training = model.training
 
     def read(rows: list[Row], side: str = "right") -> Tensor:

@@ -173,7 +173,10 @@ def load_or_draw(
     Drawn are those of a new head, whose fields of the config are `head`. Raises `UsageError` as `load_model` does.
     """
     place, fields = find_model(path), {**changes, **(head or {})}
-    load_config(place, auto_class=auto_class, named=path, **fields)
+    config = load_config(place, auto_class=auto_class, named=path, **fields)
+    if unknown := [name for name in changes if not hasattr(config, name)]:
+        remedy = "leave it out, as it is of models of attnkit"
+        raise UsageError(*(f"model.{name}: the config of {path} has no such field: {remedy}" for name in unknown))
     check_generation(Path(place))
     with said_of(f"model {path}"):
         model, info = auto_class.from_pretrained(

@@ -37,6 +37,7 @@ from attnkit.config.finetune_run import FinetuneRun, GridConfig
 from attnkit.config.load import load
 from attnkit.config.runs import PretrainRun
 from attnkit.data.tokenizer import TokenizerConfig, train_tokenizer
+from attnkit.recipes.finetune import padding_side
 from attnkit.recipes.grid import Member, Setting, runs_of, say, summarize
 from attnkit.training.settings import TrainingConfig
 
@@ -183,6 +184,17 @@ def test_padding_changes_no_prediction(
         ask = pipeline("text-classification", model=str(tmp_path / "run" / "model"), truncation=True)
         said = ask([json.loads(line)["text"] for line in lines], batch_size=len(lines))
         assert [it["score"] for it in said] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(("head", "side"), [("xlnet", "left"), ("bert", "right"), ("gpt2", "right")])
+def test_the_side_of_padding_is_known_where_rows_leave_no_room_for_it(
+    head: str, side: str, saved: Path, tmp_path: Path
+) -> None:
+    READERS[head]().save_pretrained(tmp_path)
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path, num_labels=2)
+    tokenizer = AutoTokenizer.from_pretrained(saved / "bert", model_max_length=9)
+    row = {"input_ids": list(range(5, 14)), "attention_mask": [1] * 9}
+    assert padding_side(model, row, tokenizer=tokenizer) == side
 
 
 @pytest.mark.parametrize("num_types", [0, 2])
@@ -415,6 +427,7 @@ def test_a_model_without_the_head_of_a_task_is_one_line(
         (["--model.path", "nowhere/at/all"], "nowhere/at/all"),
         (["--training.best_metric", "f1"], "training.best_metric: this run has no metric 'f1'"),
         (["--data.sequence_length", 200], "data.sequence_length: 200 is more than model.max_position_embeddings: 64"),
+        (["--model.attention_dropout", "0.3"], "model.attention_dropout: the config of "),
     ],
 )
 def test_mistakes_are_one_line(
