@@ -112,7 +112,7 @@ class DataFile(ABC):
             except UnicodeDecodeError as error:
                 raise UsageError(
                     f"{self.path}:{number}: is not UTF-8 at byte offset {offset + error.start} "
-                    f"(0x{line[error.start]:02x}); convert it, e.g. with iconv -f ISO-8859-1 -t UTF-8"
+                    f"(0x{line[error.start]:02x}); convert it, e.g. with iconv -f WINDOWS-1252 -t UTF-8"
                 ) from error
             if b"\0" in line:
                 raise UsageError(

@@ -118,7 +118,7 @@ def faults(kind: str) -> dict[str, tuple[bytes, str]]:
         number, offset = bad[: bad.index(b"\xe9")].count(b"\n") + 1, bad.index(b"\xe9")
         found["Latin-1"] = (
             bad,
-            rf"it.{kind}(\.gz)?:{number}: is not UTF-8 at byte offset {offset} \(0xe9\).* -f ISO-8859-1 ",
+            rf"it.{kind}(\.gz)?:{number}: is not UTF-8 at byte offset {offset} \(0xe9\).* -f WINDOWS-1252 ",
         )
         found["Latin-1 after a mark"] = (BOM + bad, rf":{number}: is not UTF-8 at byte offset {offset + 3} ")
         for encoding in ("UTF-16", "UTF-32"):
